@@ -1,0 +1,64 @@
+/* tokenizer.h: text <-> token ids by a Hugging Face tokenizer.json, id for id as the HF `tokenizers` library gives them.
+ *
+ * Read from the file, never chosen by model name: normalizers, pre-tokenizers, BPE model (byte-level and SentencePiece
+ * style with byte fallback), added tokens, post-processor, decoders. A part that is not implemented is refused by name when
+ * the file is opened. A tokenizer is immutable after open and may be shared by any number of threads; what a call needs
+ * besides is allocated by that call. Every byte of the file and of the text is untrusted.
+ */
+#ifndef TANDEM_TEXT_TOKENIZER_H
+#define TANDEM_TEXT_TOKENIZER_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/buf.h"
+#include "base/log.h"
+#include "base/status.h"
+
+struct tokenizer;
+
+/* A growable list of ids; `{0}` is empty. */
+struct token_list {
+	int32_t *ids;
+	size_t count;
+	size_t capacity;
+};
+void token_list_fini(struct token_list *list);
+enum status token_list_push(struct token_list *list, int32_t id, struct error *err) NODISCARD;
+
+/* `path`: a tokenizer.json, or a folder that holds one. *out is NULL on failure. `log` (may be NULL) gets warnings. */
+enum status tokenizer_open(struct tokenizer **out, const char *path, const struct log *log, struct error *err) NODISCARD;
+/* The same from bytes in memory (a GGUF reader and the fuzzer use it). `name` is for messages. */
+enum status tokenizer_parse(struct tokenizer **out, const char *json, size_t n, const char *name, const struct log *log, struct error *err) NODISCARD;
+void tokenizer_destroy(struct tokenizer **tokenizer);
+
+/* One more than the largest id that the file names. */
+int32_t tokenizer_vocab_size(const struct tokenizer *tokenizer);
+/* The id of the vocabulary entry or added token whose content is exactly `text`; -1 if there is none. */
+int32_t tokenizer_id(const struct tokenizer *tokenizer, const char *text);
+/* The entry's text as the file spells it (borrowed); NULL if the id is not in the file. */
+const char *tokenizer_text(const struct tokenizer *tokenizer, int32_t id);
+bool tokenizer_is_special(const struct tokenizer *tokenizer, int32_t id);
+
+/* Appends the ids of text[0..n) to `out`. Special-token text in the input is parsed as special tokens, as HF does.
+ * add_special: run the post-processor's template (BOS and the like). Invalid UTF-8: each maximal ill-formed subpart counts as
+ * U+FFFD. On failure `out` keeps what it had. Near-linear in n for any input. */
+enum status tokenizer_encode(const struct tokenizer *tokenizer, const char *text, size_t n, bool add_special, struct token_list *out,
+                             struct error *err) NODISCARD;
+
+/* Appends the text of ids[0..n) to `out` (valid UTF-8), decoders applied as HF does. Ids that the file does not name decode to
+ * nothing. */
+enum status tokenizer_decode(const struct tokenizer *tokenizer, const int32_t *ids, size_t n, bool skip_special, struct buf *out,
+                             struct error *err) NODISCARD;
+
+/* Incremental decoding: the pieces joined equal tokenizer_decode of all ids, and no piece ever ends inside a code point. */
+struct detokenizer;
+enum status detokenizer_create(struct detokenizer **out, const struct tokenizer *tokenizer, bool skip_special, struct error *err) NODISCARD;
+void detokenizer_destroy(struct detokenizer **detokenizer);
+/* Appends to `piece` what became certain with this id (maybe nothing). O(1) amortised in the length of the stream. */
+enum status detokenizer_push(struct detokenizer *detokenizer, int32_t id, struct buf *piece, struct error *err) NODISCARD;
+/* Appends what was still held back. The detokenizer is then as newly created. */
+enum status detokenizer_finish(struct detokenizer *detokenizer, struct buf *piece, struct error *err) NODISCARD;
+
+#endif
