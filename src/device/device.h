@@ -1,0 +1,130 @@
+/* device.h: one device as the engine sees it: memory, streams, events, graphs, weights, and the op table.
+ *
+ * A back end is the files that the build picked plus one `struct device_ops`. Optional entries (NULL) say what their absence
+ * means. Calls on a device are made by the rank worker that owns it, unless a line says otherwise. Everything on a stream is
+ * asynchronous; only stream_sync and event_sync wait, and both take a deadline and an abort flag (contract C2).
+ */
+#ifndef TANDEM_DEVICE_DEVICE_H
+#define TANDEM_DEVICE_DEVICE_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/log.h"
+#include "base/status.h"
+#include "device/ops.h"
+
+struct device;
+struct stream;
+struct event;
+struct graph;
+
+/* What memory is for: the per-rank report (S5) adds up by tag. X(enumerator, name) */
+#define MEM_TAG_LIST(X)                  \
+	X(SHARDED, "sharded weights")        \
+	X(REPLICATED, "replicated weights")  \
+	X(KV, "kv cache")                    \
+	X(SCRATCH, "collective scratch")     \
+	X(WORKSPACE, "workspace")
+
+enum mem_tag {
+#define X(code, name) MEM_##code,
+	MEM_TAG_LIST(X)
+#undef X
+		MEM_TAG_COUNT
+};
+
+struct mem_report {
+	size_t now[MEM_TAG_COUNT]; /* bytes */
+	size_t peak;               /* largest total so far */
+};
+
+struct device_options {
+	int ordinal;      /* which device; CPU: ignored */
+	const int *cores; /* CPU: hardware threads (OS indices) for this device's team; element 0 is the rank worker's own */
+	int core_count;   /* CPU: team size; 0: one unpinned thread */
+	bool pin;         /* CPU: bind each thread of the team to its core */
+	const char *isa;  /* CPU: "auto", "avx512", "avx2" or "c" */
+	const struct log *log;
+};
+
+/* Largest step that a stream will see; its workspace is sized by it at creation (no allocation per step). */
+struct stream_options {
+	int max_rows;     /* T */
+	int max_k;        /* largest local K of any linear */
+	int max_n;        /* largest local N */
+	int max_q_heads;  /* local */
+	int max_head_dim;
+	int max_context;  /* longest sequence */
+};
+
+enum copy_kind { COPY_TO_DEVICE, COPY_TO_HOST, COPY_ON_DEVICE };
+
+struct device_ops {
+	const char *name; /* "cpu", "cuda", "hip" */
+	enum status (*open)(struct device **out, const struct device_options *options, struct error *err);
+	void (*close)(struct device *device); /* all memory and streams must be gone */
+
+	/* Zeroed device memory. `what` goes into the message when there is no room. */
+	enum status (*alloc)(struct device *device, size_t bytes, enum mem_tag tag, const char *what, void **out, struct error *err);
+	void (*free)(struct device *device, void *ptr); /* NULL is fine */
+	void (*report)(const struct device *device, struct mem_report *out); /* any thread */
+	size_t (*free_bytes)(const struct device *device);                   /* what could still be allocated, roughly */
+
+	enum status (*stream_create)(struct device *device, const struct stream_options *options, struct stream **out, struct error *err);
+	void (*stream_destroy)(struct stream *stream);
+	/* Waits until all that was put on the stream is done; its failure is returned here. */
+	enum status (*stream_sync)(struct stream *stream, uint64_t deadline_ns, const _Atomic int *abort, struct error *err);
+
+	enum status (*event_create)(struct device *device, struct event **out, struct error *err);
+	void (*event_destroy)(struct event *event);
+	enum status (*event_record)(struct event *event, struct stream *stream, struct error *err);
+	enum status (*event_wait)(struct event *event, struct stream *stream, struct error *err); /* the stream waits, not the caller */
+
+	/* Host memory of COPY_TO_HOST / COPY_TO_DEVICE must stay until the next stream_sync. */
+	enum status (*copy)(struct stream *stream, void *dst, const void *src, size_t bytes, enum copy_kind kind, struct error *err);
+
+	/* Recording of a decode step. NULL entries: the back end runs eagerly (CPU). */
+	enum status (*graph_begin)(struct stream *stream, struct error *err);
+	enum status (*graph_end)(struct stream *stream, struct graph **out, struct error *err);
+	enum status (*graph_launch)(struct graph *graph, struct stream *stream, struct error *err);
+	void (*graph_destroy)(struct graph *graph);
+
+	/* Weights. put: rows [n0, n0+rows) of `w` from host memory, each row w->k elements of w->dtype at `src + i*src_stride`
+	 * bytes (unaligned is fine). copy_rows: the same rows from another device's copy of equal n, k, dtype; any thread's memory. */
+	size_t (*linear_bytes)(enum dtype dtype, int n, int k);
+	enum status (*linear_put)(struct stream *stream, const struct linear_weight *w, int n0, int rows, const void *src, size_t src_stride,
+	                          struct error *err);
+	enum status (*linear_copy_rows)(struct stream *stream, const struct linear_weight *dst, const struct linear_weight *src, int n0, int rows,
+	                                struct error *err);
+	/* n elements of `dtype` at src (unaligned is fine) widened to f32 at dst. */
+	enum status (*vector_put)(struct stream *stream, float *dst, const void *src, enum dtype dtype, int n, struct error *err);
+
+	size_t (*kv_bytes)(const struct kv_layout *layout);
+
+	struct op_table ops;
+};
+
+/* First member of every back end's device, stream, event: what generic code needs. */
+struct device {
+	const struct device_ops *vt;
+};
+struct stream {
+	const struct device_ops *vt;
+	struct device *device;
+};
+struct event {
+	const struct device_ops *vt;
+};
+
+/* Back ends in this build by name; NULL if there is none of that name. */
+const struct device_ops *device_find(const char *name);
+/* Names of the back ends in this build, separated by ", ". */
+const char *device_names(void);
+
+/* Launch through the table: OP(stream, linear, &args, err). */
+#define OP(stream, op, args, err) ((stream)->vt->ops.op((stream), (args), (err)))
+
+#endif

@@ -1,0 +1,176 @@
+/* ops.h: the op table: what a back end must be able to compute. Each signature stands once, in OP_LIST.
+ *
+ * All ops are asynchronous on a stream: arguments are read at the call, device memory is read and written when the stream gets
+ * there. A return of STATUS_OK says that the op was accepted, not that it is done (the CPU back end happens to be done). No op
+ * allocates. Every pointer to data is a device address; the small args structs are host memory and need not outlive the call.
+ * Scalars T = token rows of the step, H = hidden size, D = head size.
+ *
+ * The CPU's plain-C ops define the bits (docs/NUMERICS.md); every other implementation is checked against them.
+ */
+#ifndef TANDEM_DEVICE_OPS_H
+#define TANDEM_DEVICE_OPS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/status.h"
+#include "base/sumtree.h"
+#include "device/tensor.h"
+
+struct stream;
+
+/* The weights of one linear on one rank, W [n, k], in the back end's own layout (CPU: panels of consecutive outputs), kept
+ * in the checkpoint's dtype. Filled by device_linear_put. Also serves as embedding table. */
+struct linear_weight {
+	void *data; /* device memory, device_linear_bytes(n, k) */
+	enum dtype dtype;
+	int n; /* local outputs */
+	int k; /* local inputs */
+};
+
+/* How a row-parallel linear sums: the rank's k inputs are `leaves` equal segments, the leaves [first, first+leaves) of a tree
+ * of `tree_leaves`; its complete subtrees are `spans`, one output slot each. NULL in place of a split: one ascending chain. */
+struct sum_split {
+	int tree_leaves;
+	int first;
+	int leaves;
+	int spans;
+	struct sum_span span[SUMTREE_MAX_SPANS];
+};
+
+/* Keys and values of all layers on one rank, in blocks of `block_tokens` positions. The layout inside a block belongs to the
+ * back end. Block numbers are rank-local; block 0 is the sink of padding rows. */
+struct kv_layout {
+	int layers, blocks, block_tokens; /* block_tokens: a multiple of 16 */
+	int kv_heads, head_dim;           /* local heads */
+	enum dtype dtype;
+};
+
+struct kv_cache {
+	void *data; /* device memory, device_kv_bytes(layout) */
+	struct kv_layout layout;
+};
+
+/* What the rows of one step are: ragged prefill and decode rows of several sequences, sequence after sequence.
+ * Arrays are device memory, written by the engine before the first op of the step. */
+struct step_rows {
+	int rows;                   /* T */
+	int seqs;                   /* S */
+	const int32_t *token;       /* [T] */
+	const int32_t *position;    /* [T] */
+	const int32_t *kv_slot;     /* [T] block * block_tokens + offset, where this row's K and V go */
+	const float *cos_sin;       /* [T][rotary_dim]: cos of rotary_dim/2 angles, then their sin (rope factor included) */
+	const int32_t *row_start;   /* [S+1] first row of each sequence */
+	const int32_t *kv_len;      /* [S] keys that exist once this step's rows are written = last position + 1 */
+	const int32_t *block_table; /* [S][max_blocks] */
+	int max_blocks;
+	int max_kv_len;  /* host copy of the largest kv_len, for partitioning */
+	int max_seq_rows; /* host copy of the largest row count of a sequence */
+};
+
+/* out[t] = table[token[t]] widened to f32. */
+struct embed_args {
+	const struct linear_weight *table;
+	const int32_t *token; /* [T], each within [0, table->n) (checked by the engine) */
+	struct tensor out;    /* [T,H] replicated */
+};
+
+/* out = x * rsqrt(mean(x^2) + eps) * weight, row by row. */
+struct rms_norm_args {
+	struct tensor x;     /* [T,H] replicated */
+	const float *weight; /* [H] */
+	float eps;
+	struct tensor out; /* [T,H] replicated; may be x */
+};
+
+/* The same over each head's D columns of a sharded tensor, in place (Qwen3's q and k norm). */
+struct head_norm_args {
+	struct tensor x; /* [T, heads*D] sharded (a view of columns) */
+	int heads, head_dim;
+	const float *weight; /* [D] */
+	float eps;
+};
+
+/* y = x W^T (+ bias). split NULL: y sharded (or replicated) [T,n], bias added last. With a split: y partial
+ * [spans][T][n], bias refused (a row-parallel bias is added once, after the sum). */
+struct linear_args {
+	struct tensor x;
+	const struct linear_weight *weight;
+	const float *bias; /* [n] or NULL */
+	const struct sum_split *split;
+	struct tensor y;
+};
+
+/* Rotates columns in place, pairs (i, i + rotary_dim/2) of each head. */
+struct rope_args {
+	struct tensor x; /* [T, heads*D] sharded */
+	int heads, head_dim, rotary_dim;
+	const float *cos_sin; /* [T][rotary_dim] */
+};
+
+struct kv_write_args {
+	struct tensor k, v; /* [T, kv_heads*D] sharded */
+	const struct kv_cache *cache;
+	int layer;
+	const int32_t *kv_slot; /* [T] */
+};
+
+/* Causal attention of the step's rows over the cache (their own K and V already written). A row at position p sees keys
+ * max(0, p - window + 1) .. p, or 0 .. p when window is 0. Query head h uses KV head h / (q_heads / kv_heads). */
+struct attention_args {
+	struct tensor q;   /* [T, q_heads*D] sharded */
+	struct tensor out; /* [T, q_heads*D] sharded */
+	int q_heads;
+	const struct kv_cache *cache;
+	int layer;
+	const struct step_rows *rows;
+	float scale;
+	int window;
+};
+
+/* out = silu(gate) * up, gate = columns [0,I), up = columns [I,2I) of x. */
+struct swiglu_args {
+	struct tensor x;   /* [T, 2I] sharded */
+	struct tensor out; /* [T, I] sharded */
+};
+
+/* out = residual + (tree sum of sources + bias), rows [row_begin, row_end) only. residual and bias may be absent (NULL data). The
+ * program is that of base/sumtree.h: push source i, then merges[i] times pop two and push their sum. */
+#define TREE_SUM_MAX_SOURCES 128
+struct tree_sum_args {
+	int sources;
+	const void *source[TREE_SUM_MAX_SOURCES]; /* each [rows, cols] dense, dtype of out */
+	uint8_t merges[TREE_SUM_MAX_SOURCES];
+	int row_begin, row_end;
+	struct tensor residual; /* [T,H] replicated, or .data NULL; may be out */
+	const float *bias;      /* [H] or NULL */
+	struct tensor out;      /* [T,H] replicated */
+};
+
+/* out[i] = x[row[i]]. */
+struct gather_rows_args {
+	struct tensor x;
+	const int32_t *row; /* [out.rows] */
+	struct tensor out;
+};
+
+/* X(name): enum status name(struct stream *, const struct name_args *, struct error *) */
+#define OP_LIST(X) \
+	X(embed)       \
+	X(rms_norm)    \
+	X(head_norm)   \
+	X(linear)      \
+	X(rope)        \
+	X(kv_write)    \
+	X(attention)   \
+	X(swiglu)      \
+	X(tree_sum)    \
+	X(gather_rows)
+
+struct op_table {
+#define X(op) enum status (*op)(struct stream *, const struct op##_args *, struct error *);
+	OP_LIST(X)
+#undef X
+};
+
+#endif
