@@ -1,0 +1,138 @@
+/* tandem.h: one large language model on several devices of this machine by tensor parallelism. The public boundary.
+ *
+ * It speaks token ids; text, JSON and sockets are the caller's. One `struct tandem` is one model on one group of ranks; calls on
+ * it are made by one thread at a time, except tandem_cancel and tandem_interrupt, which any thread or signal handler may use.
+ * Functions return 0 or a status code (tandem_status_name, tandem_exit_code) and then have filled `err`. There is no global state.
+ */
+#ifndef TANDEM_H
+#define TANDEM_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define TANDEM_VERSION "0.1.0"
+#if defined(__GNUC__)
+#define TANDEM_API __attribute__((visibility("default")))
+#else
+#define TANDEM_API
+#endif
+
+struct tandem;
+
+struct tandem_error {
+	int code;       /* 0: none */
+	char text[512]; /* "<what>: <why>; <what to do>" */
+};
+TANDEM_API const char *tandem_status_name(int code);
+/* 0 ok, 2 usage, 3 bad input, 4 no room, 5 group aborted, 6 device fault */
+TANDEM_API int tandem_exit_code(int code);
+/* True for what ended the group: only tandem_rebuild or tandem_close may follow. */
+TANDEM_API bool tandem_is_fatal(int code);
+
+/* Zero means "default" in every field. Strings are borrowed during tandem_open only. */
+struct tandem_options {
+	const char *model;     /* folder, or config.json with random_weights */
+	int world_size;        /* ranks; 1 */
+	const char *device;    /* "cpu" */
+	const int *devices;    /* world_size ordinals (rank -> device), or NULL: 0, 1, … */
+	int threads;           /* CPU threads of all ranks together; the cores this process may use */
+	const char *isa;       /* CPU: "auto" */
+	int context;           /* tokens per sequence; min(the model's, 8192) */
+	int prefill_chunk;     /* most rows of one step; 512 */
+	int max_sequences;     /* running at once; 8 */
+	int64_t kv_tokens;     /* tokens of KV in all; context rounded up to blocks, times what fits below */
+	int kv_block_tokens;   /* 32; a multiple of 16 */
+	uint64_t kv_shuffle;   /* tests: non-zero permutes each rank's physical blocks differently */
+	bool random_weights;   /* ignore weight files */
+	uint64_t random_seed;
+	uint32_t timeout_ms;   /* longest wait of one rank for another; 30000 */
+	const char *fault;     /* --fault text; NULL */
+	const char *whitelist; /* kernel table; NULL. Refused in this version */
+	void (*log)(void *context, int level, const char *line); /* level 0 debug, 1 info, 2 warning; any thread */
+	void (*progress)(void *context, const char *what, uint64_t done, uint64_t total); /* while loading; any one thread */
+	void *context_pointer; /* for log and progress */
+};
+
+/* Opens model, devices, group, weights, KV; returns when every rank is ready. On failure *out is NULL and nothing is left. */
+TANDEM_API int tandem_open(struct tandem **out, const struct tandem_options *options, struct tandem_error *err);
+/* Ends requests, ranks and memory; bounded in time also while a step is in flight or a rank has failed. NULL is fine. */
+TANDEM_API void tandem_close(struct tandem **engine);
+/* After a fatal error that left the devices healthy: a new group on the loaded weights. Requests in flight are gone. */
+TANDEM_API int tandem_rebuild(struct tandem *engine, struct tandem_error *err);
+
+struct tandem_rank_bytes {
+	uint64_t sharded, replicated, kv, scratch, workspace, peak;
+};
+struct tandem_info {
+	const char *device, *isa, *lm_head; /* e.g. "cpu", "avx512", "rank0" */
+	int world_size, threads, vocab_size, layers, context, max_sequences;
+	int eos[16], eos_count, bos; /* bos -1: none */
+	int collectives_per_step;    /* all-reduces in the last step; 0 before the first */
+	uint64_t steps;              /* generation of the last step */
+	uint64_t weight_bytes;       /* all ranks together, as stored */
+	uint64_t checkpoint_bytes_read;
+	int64_t kv_tokens, kv_free_tokens;
+	double load_ms;
+	double default_temperature, default_top_p, default_repetition_penalty; /* generation_config.json; NaN: absent */
+	int64_t default_top_k;                                                 /* -1: absent */
+	bool default_sample;
+};
+TANDEM_API void tandem_get_info(const struct tandem *engine, struct tandem_info *out);
+TANDEM_API void tandem_get_rank_bytes(const struct tandem *engine, int rank, struct tandem_rank_bytes *out);
+
+/* How to pick a token. Zeroed: greedy. */
+struct tandem_sampling {
+	double temperature;        /* 0: greedy */
+	int top_k;                 /* 0: off */
+	double top_p, min_p;       /* 0: off */
+	double repetition_penalty; /* 0 or 1: off */
+	double presence_penalty, frequency_penalty;
+	uint64_t seed;
+	const int32_t *bias_ids; /* logit bias */
+	const float *bias_values;
+	int bias_count;
+	int logprobs; /* how many alternatives to report, 0..TANDEM_MAX_LOGPROBS */
+};
+#define TANDEM_MAX_LOGPROBS 20
+
+struct tandem_request {
+	const int32_t *prompt; /* copied */
+	int prompt_count;      /* >= 1 */
+	int max_tokens;        /* >= 1 */
+	int min_tokens;
+	bool ignore_eos;
+	const int32_t *stop_ids; /* besides the model's eos; copied */
+	int stop_count;
+	struct tandem_sampling sampling;
+};
+
+/* Queues a request. BAD_INPUT: empty prompt, id out of range, prompt longer than the context, parameter out of range. */
+TANDEM_API int tandem_submit(struct tandem *engine, const struct tandem_request *request, uint64_t *id, struct tandem_error *err);
+TANDEM_API int tandem_cancel(struct tandem *engine, uint64_t id);
+
+enum tandem_finish { TANDEM_RUNNING, TANDEM_STOP, TANDEM_LENGTH, TANDEM_CANCELLED, TANDEM_FAILED };
+
+struct tandem_event {
+	uint64_t id;
+	int32_t token; /* -1: none (finish without a token) */
+	enum tandem_finish finish;
+	float logprob; /* of token, natural log, of the distribution before temperature; only if logprobs were asked for */
+	int alternatives;
+	int32_t alternative_id[TANDEM_MAX_LOGPROBS];
+	float alternative_logprob[TANDEM_MAX_LOGPROBS];
+};
+
+/* Runs one step of all running requests (one prefill chunk and/or one token each) and writes at most `max` events; max must be at
+ * least max_sequences. *count = 0 with status 0 and *idle true: nothing to do. A fatal status ends every request. */
+TANDEM_API int tandem_step(struct tandem *engine, struct tandem_event *events, int max, int *count, bool *idle, struct tandem_error *err);
+
+/* The f32 logits of every position of `tokens`: `row` is called in order, logits valid during the call; non-zero from it stops. */
+TANDEM_API int tandem_logits(struct tandem *engine, const int32_t *tokens, int count,
+                             int (*row)(void *context, int position, const float *logits, int vocab_size), void *context,
+                             struct tandem_error *err);
+
+/* Async-signal-safe: the current and later steps end soon with CANCELLED until cleared (tandem_interrupt(engine, false)). */
+TANDEM_API void tandem_interrupt(struct tandem *engine, bool on);
+
+#endif

@@ -1,0 +1,80 @@
+/* config.h: a model's config.json and generation_config.json as one plain struct. Every size of the engine comes from here or
+ * from the checkpoint (S1). Old and new key styles are accepted; what tandem does not implement is refused by name. A model that
+ * can be planned but not run (hybrid, MoE, quantised …) loads with `cannot_run` set. Owner: the caller; immutable after load.
+ */
+#ifndef TANDEM_MODEL_CONFIG_H
+#define TANDEM_MODEL_CONFIG_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/dtype.h"
+#include "base/log.h"
+#include "base/status.h"
+
+#define MODEL_MAX_EOS 16
+#define MODEL_MAX_LAYERS 1024
+
+enum rope_type { ROPE_DEFAULT, ROPE_LINEAR, ROPE_DYNAMIC, ROPE_LLAMA3, ROPE_YARN };
+
+struct rope_config {
+	enum rope_type type;
+	double theta;
+	double factor;
+	double low_freq_factor, high_freq_factor; /* llama3 */
+	int64_t original_max_position;            /* llama3, yarn, dynamic */
+	double beta_fast, beta_slow;              /* yarn */
+	double attention_factor;                  /* yarn; 0: derive */
+	double mscale, mscale_all_dim;            /* yarn; 0: absent */
+	bool truncate;                            /* yarn */
+};
+
+enum layer_kind { LAYER_FULL, LAYER_SLIDING, LAYER_GDN };
+
+struct model_config {
+	char model_type[48]; /* as the file says: "llama", "qwen3", … */
+	int hidden_size;     /* H */
+	int intermediate_size; /* I */
+	int layers;
+	int q_heads, kv_heads, head_dim; /* Nq, Nkv, D */
+	int vocab_size;
+	int max_position; /* longest context that the file declares */
+	float rms_eps;
+	bool qkv_bias, o_bias, mlp_bias;
+	bool qk_norm;       /* per-head RMS norm of q and k before rope (Qwen3) */
+	bool tied;          /* lm_head aliases the embedding */
+	enum dtype dtype;   /* declared; the checkpoint's tensors decide */
+	int rotary_dim;     /* <= head_dim, even */
+	struct rope_config rope;
+	int sliding_window; /* tokens; 0: none */
+	uint8_t layer_kind[MODEL_MAX_LAYERS]; /* enum layer_kind */
+	int eos[MODEL_MAX_EOS], eos_count;    /* union of config.json and generation_config.json */
+	int bos;                              /* -1: none */
+
+	/* Planning only. */
+	bool attn_output_gate;
+	struct {
+		int k_heads, k_dim, v_heads, v_dim, conv_kernel;
+	} gdn;                 /* k_heads 0: no GDN layer */
+	char tensor_prefix[48]; /* "model." or "model.language_model." */
+	char cannot_run[200];   /* empty: runs. Else why not, for the message */
+};
+
+/* Sampling defaults of generation_config.json; absent values are NaN / -1. */
+struct generation_defaults {
+	double temperature, top_p, min_p, repetition_penalty;
+	int64_t top_k;
+	bool do_sample; /* false when absent */
+	bool present;
+};
+
+/* `path`: a model folder, or a config.json. BAD_INPUT for values that make no sense (zero, negative, 2^62, fractions, strings),
+ * UNSUPPORTED for what is not implemented, IO if unreadable. */
+enum status model_config_load(struct model_config *out, const char *path, const struct log *log, struct error *err) NODISCARD;
+/* The same from text (fuzzing); generation_config.json is not looked for. */
+enum status model_config_parse(struct model_config *out, const char *json, size_t n, const char *name, const struct log *log,
+                               struct error *err) NODISCARD;
+/* Missing file: all absent, OK. Also adds its eos ids to config->eos. */
+enum status generation_defaults_load(struct generation_defaults *out, struct model_config *config, const char *folder, struct error *err) NODISCARD;
+
+#endif

@@ -1,0 +1,84 @@
+/* shard.h: which part of each weight lives on which rank. Pure arithmetic over plain structs; loader, planner and tests use
+ * the same functions. The manifest is the one table that maps an architecture's parameter names to their sharding (S1); no other
+ * place tests names. Layout: W is [out, in] = [rows, cols] as in the checkpoint; column-parallel cuts rows, row-parallel cuts cols.
+ */
+#ifndef TANDEM_MODEL_SHARD_H
+#define TANDEM_MODEL_SHARD_H
+
+#include <stdint.h>
+
+#include "base/sumtree.h"
+#include "model/config.h"
+
+enum shard_kind { SHARD_REPLICATED, SHARD_COLUMN, SHARD_ROW };
+
+/* One tensor's part on one rank. */
+struct shard_spec {
+	enum shard_kind kind;
+	int64_t global_rows, global_cols;
+	int64_t local_rows, local_cols;
+	int axis;      /* 0 rows, 1 cols, -1 replicated */
+	int64_t begin; /* along axis, in the global tensor */
+	int rank, world_size;
+	int replicas; /* how many ranks hold this same part: 1, world_size when replicated, P/Nkv for few KV heads */
+	int owner;    /* the lowest rank that holds this same part: it reads it from the checkpoint */
+};
+
+/* What a tensor is to the forward pass. X(enumerator, short name) */
+#define WEIGHT_ROLE_LIST(X)       \
+	X(EMBED, "embedding")         \
+	X(FINAL_NORM, "final norm")   \
+	X(LM_HEAD, "lm_head")         \
+	X(INPUT_NORM, "input norm")   \
+	X(POST_NORM, "post norm")     \
+	X(Q, "q_proj") X(K, "k_proj") X(V, "v_proj") X(O, "o_proj") \
+	X(Q_BIAS, "q_proj bias") X(K_BIAS, "k_proj bias") X(V_BIAS, "v_proj bias") X(O_BIAS, "o_proj bias") \
+	X(Q_NORM, "q_norm") X(K_NORM, "k_norm") \
+	X(GATE, "gate_proj") X(UP, "up_proj") X(DOWN, "down_proj") \
+	X(GATE_BIAS, "gate_proj bias") X(UP_BIAS, "up_proj bias") X(DOWN_BIAS, "down_proj bias")
+
+enum weight_role {
+#define X(code, name) WEIGHT_##code,
+	WEIGHT_ROLE_LIST(X)
+#undef X
+		WEIGHT_ROLE_COUNT
+};
+
+/* One parameter of the model, global view. */
+struct weight {
+	enum weight_role role;
+	int layer; /* -1 outside the layers */
+	char name[128];
+	int64_t rows, cols; /* a vector [n] is rows = n, cols = 1, dims = 1 */
+	int dims;           /* 1 or 2: what the checkpoint must declare */
+	enum shard_kind kind;
+	int64_t unit; /* rows (column) or cols (row) that must stay together: head_dim, or 1 */
+	int64_t units; /* rows / unit or cols / unit: q heads, kv heads, I */
+};
+
+struct manifest {
+	struct weight *weights;
+	int count;
+};
+
+/* All tensors that `config` needs. UNSUPPORTED where config->cannot_run. Owner of the list: the caller (manifest_fini). */
+enum status manifest_init(struct manifest *out, const struct model_config *config, struct error *err) NODISCARD;
+void manifest_fini(struct manifest *manifest);
+/* NULL if the model has no such tensor. layer -1 for the outer ones. */
+const struct weight *manifest_find(const struct manifest *manifest, enum weight_role role, int layer);
+
+/* The part of `weight` on `rank`. A column tensor with fewer units than ranks is replicated by unit when world_size is a multiple
+ * of units (S4). Refusals name tensor, axis, expected, found. */
+enum status shard_of(struct shard_spec *out, const struct weight *weight, int world_size, int rank, struct error *err) NODISCARD;
+/* Checks one spec by itself: rank/world legal, dims positive, replicated local = global, range in bounds, byte product. */
+enum status shard_validate(const struct shard_spec *spec, const char *name, size_t element_bytes, struct error *err) NODISCARD;
+/* All ranks' specs of one tensor: the distinct parts are disjoint and cover the axis, replicas agree. */
+enum status shard_validate_group(const struct shard_spec *specs, int world_size, const char *name, struct error *err) NODISCARD;
+
+#define SHARD_MAX_WORLD 64
+/* OK if this degree can run; else BAD_INPUT with the reason and the degrees (1..8) that would work. */
+enum status shard_degree(const struct model_config *config, int world_size, struct error *err) NODISCARD;
+/* Leaves of the model's summation tree: lcm of its legal degrees up to 8 (and of world_size, if that is larger). */
+int shard_tree_leaves(const struct model_config *config);
+
+#endif

@@ -1,0 +1,59 @@
+/* source.h: where weights come from: a checkpoint (safetensors, memory-mapped) or a random generator, behind one call.
+ *
+ * Reads may be made by all ranks at once. Each byte of a checkpoint is meant to be read once for the whole process (S5): the loader
+ * asks for disjoint regions, `bytes_read` counts. Everything in a file is untrusted (S6): header length, offsets, overlap, dtype,
+ * shape, duplicate names, missing files, paths that leave the folder are all checked at open with a message naming file and tensor.
+ */
+#ifndef TANDEM_MODEL_SOURCE_H
+#define TANDEM_MODEL_SOURCE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/dtype.h"
+#include "base/log.h"
+#include "base/status.h"
+
+struct source;
+
+#define SOURCE_MAX_DIMS 4
+struct source_tensor {
+	const char *name; /* borrowed from the source */
+	enum dtype dtype;
+	int dims;
+	int64_t shape[SOURCE_MAX_DIMS];
+	const void *internal;
+};
+
+/* `path`: a folder with model.safetensors, or model.safetensors.index.json and its files (only those are opened), or one
+ * .safetensors file. */
+enum status source_open_checkpoint(struct source **out, const char *path, const struct log *log, struct error *err) NODISCARD;
+/* Random weights for a benchmark or a test: any name and shape exists, in `dtype`; each value depends on (seed, name, row, column)
+ * alone, so that every world size sees the same model. Matrices ~ uniform with standard deviation 1/sqrt(cols); vectors whose name ends
+ * in "norm.weight" near 1. */
+enum status source_open_random(struct source **out, uint64_t seed, enum dtype dtype, struct error *err) NODISCARD;
+void source_close(struct source **source);
+
+/* The tensor must exist with this shape (dims 1: cols ignored); its dtype is reported. Errors name expected and found. */
+enum status source_find(struct source *source, const char *name, int dims, int64_t rows, int64_t cols, struct source_tensor *out,
+                        struct error *err) NODISCARD;
+/* BAD_INPUT-free question: is there a tensor of this name? (random: no opinion, returns false) */
+bool source_has(const struct source *source, const char *name);
+
+/* Elements [row, row+rows) x [col, col+cols). *data and *stride (bytes between rows) stay valid until the next source_read with the
+ * same scratch, or source_done. A checkpoint points into the mapping (maybe unaligned); a generator fills scratch (grown as needed). */
+struct source_scratch {
+	void *memory;
+	size_t bytes;
+};
+void source_scratch_fini(struct source_scratch *scratch);
+enum status source_read(struct source *source, const struct source_tensor *tensor, int64_t row, int64_t rows, int64_t col, int64_t cols,
+                        struct source_scratch *scratch, const void **data, size_t *stride, struct error *err) NODISCARD;
+/* Rows [row, row+rows) are no longer needed by anybody: their pages may leave memory. */
+void source_done(struct source *source, const struct source_tensor *tensor, int64_t row, int64_t rows);
+/* Bytes of tensor data handed out so far, and bytes in all tensors (0 for random). */
+uint64_t source_bytes_read(const struct source *source);
+uint64_t source_bytes_total(const struct source *source);
+
+#endif
