@@ -1,0 +1,42 @@
+/* step.h: what one step computes, the same for all ranks (contract E1). It names sequences by slot and logical lengths, never by
+ * block or pointer: each rank finds its own blocks. Made by the scheduler, read by every rank worker, owned by the coordinator.
+ * All arrays are made once for the largest step. */
+#ifndef TANDEM_ENGINE_STEP_H
+#define TANDEM_ENGINE_STEP_H
+
+#include <stdint.h>
+
+#include "base/status.h"
+
+struct sequence;
+
+struct step_limits {
+	int max_rows;    /* token rows of a step */
+	int max_seqs;    /* sequences of a step */
+	int max_outputs; /* rows whose logits a step returns */
+	int rotary_dim;
+};
+
+struct step_plan {
+	struct step_limits limits;
+	uint64_t generation; /* 1, 2, … */
+	int rows, seqs, outputs;
+	int32_t *token;       /* [rows] */
+	int32_t *position;    /* [rows] */
+	int32_t *seq_of_row;  /* [rows] index into the seq arrays */
+	int32_t *row_start;   /* [seqs + 1] */
+	int32_t *slot;        /* [seqs] KV sequence number */
+	int32_t *kv_len;      /* [seqs] keys once this step is committed */
+	int32_t *output_row;  /* [outputs] rows whose logits are wanted, ascending */
+	int32_t *output_seq;  /* [outputs] index into the seq arrays */
+	struct sequence **sequence; /* [seqs]; the coordinator's, ranks do not look at it */
+	float *cos_sin;       /* [rows][rotary_dim] */
+};
+
+enum status step_plan_init(struct step_plan *out, const struct step_limits *limits, struct error *err) NODISCARD;
+void step_plan_fini(struct step_plan *plan);
+void step_plan_clear(struct step_plan *plan);
+/* Rows for tokens[begin, end) of a sequence in `slot`, positions begin.. . want_logits: of the last row. The caller has checked the limits. */
+void step_plan_add(struct step_plan *plan, struct sequence *sequence, int slot, const int32_t *tokens, int begin, int end, int want_logits);
+
+#endif
