@@ -66,6 +66,15 @@ struct device_ops {
 	const char *name; /* "cpu", "cuda", "hip" */
 	enum status (*open)(struct device **out, const struct device_options *options, struct error *err);
 	void (*close)(struct device *device); /* all memory and streams must be gone */
+	/* How `world_size` ranks share this machine: fills options[0..world_size) but for isa and log. threads: of all ranks together, 0:
+	 * what the process may use. ordinals: rank -> device, or NULL. *storage holds what the options point to; the caller free()s it. */
+	enum status (*partition)(int world_size, int threads, const int *ordinals, struct device_options *options, void **storage,
+	                         struct error *err);
+	/* The calling thread is this device's worker from now on (bound to its core, current device set). open does it too. */
+	void (*attach)(struct device *device);
+	/* What the device runs on, for reports: "avx512", "sm_90", … */
+	const char *(*flavour)(const struct device *device);
+	int (*threads)(const struct device *device); /* host threads that compute; 1 on a GPU */
 
 	/* Zeroed device memory. `what` goes into the message when there is no room. */
 	enum status (*alloc)(struct device *device, size_t bytes, enum mem_tag tag, const char *what, void **out, struct error *err);
@@ -95,6 +104,7 @@ struct device_ops {
 	/* Weights. put: rows [n0, n0+rows) of `w` from host memory, each row w->k elements of w->dtype at `src + i*src_stride`
 	 * bytes (unaligned is fine). copy_rows: the same rows from another device's copy of equal n, k, dtype; any thread's memory. */
 	size_t (*linear_bytes)(enum dtype dtype, int n, int k);
+	int linear_granule; /* rows [n0, n) of a weight are a weight of their own, at linear_bytes(n0, k), where n0 is a multiple of this */
 	enum status (*linear_put)(struct stream *stream, const struct linear_weight *w, int n0, int rows, const void *src, size_t src_stride,
 	                          struct error *err);
 	enum status (*linear_copy_rows)(struct stream *stream, const struct linear_weight *dst, const struct linear_weight *src, int n0, int rows,
@@ -118,6 +128,12 @@ struct stream {
 struct event {
 	const struct device_ops *vt;
 };
+
+/* Rows [n0, n0 + n) of `w` without a copy; n0 must be a multiple of the granule. */
+static inline struct linear_weight linear_view(const struct device_ops *vt, const struct linear_weight *w, int n0, int n)
+{
+	return (struct linear_weight){.data = (char *)w->data + vt->linear_bytes(w->dtype, n0, w->k), .dtype = w->dtype, .n = n, .k = w->k};
+}
 
 /* Back ends in this build by name; NULL if there is none of that name. */
 const struct device_ops *device_find(const char *name);
