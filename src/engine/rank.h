@@ -1,0 +1,107 @@
+/* rank.h: everything that one rank owns: device, stream, comm, weights, KV, buffers. Owner: the rank's worker thread while it runs
+ * a command, the coordinator between commands (engine.c, "hand-over"). Shapes: T rows, H hidden, P ranks; local = this rank's part.
+ */
+#ifndef TANDEM_ENGINE_RANK_H
+#define TANDEM_ENGINE_RANK_H
+
+#include <stdatomic.h>
+
+#include "base/fault.h"
+#include "comm/comm.h"
+#include "device/device.h"
+#include "engine/kv.h"
+#include "engine/step.h"
+#include "model/config.h"
+#include "model/rope.h"
+#include "model/shard.h"
+#include "model/source.h"
+
+struct layer_weights {
+	struct linear_weight qkv;     /* [(Nq + 2 Nkv)/P * D, H] q rows, k rows, v rows */
+	struct linear_weight o;       /* [H, Nq/P * D] */
+	struct linear_weight gate_up; /* [2I/P, H] gate rows, up rows */
+	struct linear_weight down;    /* [H, I/P] */
+	float *qkv_bias;              /* [qkv.n] or NULL */
+	float *o_bias, *down_bias;    /* [H] or NULL: added once, after the sum */
+	float *gate_up_bias;          /* [2I/P] or NULL */
+	float *input_norm, *post_norm; /* [H] */
+	float *q_norm, *k_norm;       /* [D] or NULL */
+};
+
+struct rank_weights {
+	struct linear_weight embed; /* [V, H], whole on every rank */
+	struct linear_weight head;  /* [head rows of this rank, H]; a view of embed when tied */
+	int head_begin;             /* first vocabulary row of `head` */
+	float *final_norm;          /* [H] */
+	struct layer_weights *layers;
+};
+
+/* Activations and step metadata, made once for the largest step. Device memory unless said otherwise. */
+struct rank_buffers {
+	float *x;      /* [T, H] residual stream */
+	float *h;      /* [T, H] normed */
+	float *qkv;    /* [T, qkv.n] */
+	float *attn;   /* [T, Nq/P * D] */
+	float *gate_up; /* [T, 2I/P] */
+	float *act;    /* [T, I/P] */
+	float *head_x; /* [outputs, H] */
+	float *logits; /* [outputs, head.n] */
+	char *meta;    /* device copy of meta_host */
+	char *meta_host; /* host: the arrays of struct step_rows, one after another at fixed offsets */
+	size_t meta_bytes;
+};
+
+/* What the ranks of an engine share read-only. */
+struct model {
+	struct model_config config;
+	struct manifest manifest;
+	struct rope_table rope;
+	struct source *source;
+	int tree_leaves;
+};
+
+struct rank_options {
+	struct step_limits limits;
+	struct kv_options kv;
+	int max_context;
+};
+
+struct rank {
+	int index, world_size;
+	const struct model *model;
+	struct rank_options options;
+	struct device *device;
+	struct stream *stream;
+	struct comm *comm;
+	struct group *group;
+	struct rank_weights weights;
+	struct kv_cache cache;
+	struct kv_pool *pool;
+	struct rank_buffers buffers;
+	struct step_rows rows; /* of the step in flight; pointers into buffers.meta */
+	const int32_t *output_row; /* device, [outputs] */
+	float *host_logits; /* host, [outputs][vocab]; shared by all ranks, each writes its columns */
+	void **allocations; /* device memory of weights and buffers, for the way out */
+	int allocation_count, allocation_capacity;
+	_Atomic uint64_t heartbeat; /* bumped after every op: the coordinator tells slow from stuck */
+	_Atomic uint64_t loaded_bytes;
+};
+
+/* Local heads and widths of a rank. */
+struct rank_shape {
+	int q_heads, kv_heads; /* local; a replicated KV head counts as this rank's own */
+	int q_cols, kv_cols, qkv_cols, inner; /* q_heads*D, kv_heads*D, their sum, I/P */
+};
+struct rank_shape rank_shape(const struct model_config *config, int world_size);
+
+/* Zeroed device memory that lives as long as the rank. */
+enum status rank_alloc(struct rank *rank, size_t bytes, enum mem_tag tag, const char *what, void **out, struct error *err) NODISCARD;
+/* KV cache and pool, activations, metadata, stream: all but weights and comm. Worker thread. */
+enum status rank_prepare(struct rank *rank, struct error *err) NODISCARD;
+/* Frees what rank_prepare and the loader made, and the device. Comm must be gone. Half-built ranks are fine. */
+void rank_release(struct rank *rank);
+
+/* Fills metadata of `plan` from this rank's block tables and copies it to the device. KV must be reserved. */
+enum status rank_assemble(struct rank *rank, const struct step_plan *plan, struct error *err) NODISCARD;
+
+#endif
