@@ -1,0 +1,209 @@
+#!/usr/bin/env python3
+"""A second opinion on the golden logits: the forward pass in double precision, in numpy, from the formulas alone.
+
+    python3 tools/golden_oracle.py tests/golden/NAME [...]     compare with the recorded logits, print the error
+
+It reads a Hugging Face style folder (config.json in the old or the new key style, safetensors in one file or several)
+and knows the dense Llama, Mistral, Qwen2 and Qwen3 layers with every RoPE type that the golden models use. It
+shares no code with transformers; where the two agree, the formulas are right and the difference is what
+transformers' float32 costs. Slow and small on purpose: no cache, no batch, [T, V] logits in one go. Needs numpy only.
+"""
+import json
+import math
+import struct
+import sys
+from pathlib import Path
+
+import numpy as np
+
+NUMPY_TYPES = {"F32": "<f4", "F16": "<f2", "BF16": "<u2"}
+
+
+def read_safetensors(path):
+    """{name: float64 array} of one file."""
+    blob = path.read_bytes()
+    size = struct.unpack_from("<Q", blob)[0]
+    header = json.loads(blob[8:8 + size])
+    header.pop("__metadata__", None)
+    tensors = {}
+    for name, entry in header.items():
+        begin, end = (8 + size + offset for offset in entry["data_offsets"])
+        values = np.frombuffer(blob[begin:end], NUMPY_TYPES[entry["dtype"]])
+        if entry["dtype"] == "BF16":
+            values = (values.astype("<u4") << 16).view("<f4")
+        tensors[name] = values.astype(np.float64).reshape(entry["shape"])
+    return tensors
+
+
+def read_weights(folder):
+    """All tensors of the model, the prefix of a nested text model removed."""
+    index = folder / "model.safetensors.index.json"
+    names = sorted(set(json.loads(index.read_text())["weight_map"].values())) if index.exists() else ["model.safetensors"]
+    weights = {}
+    for name in names:
+        weights.update(read_safetensors(folder / name))
+    return {name.replace("model.language_model.", "model."): value for name, value in weights.items()}
+
+
+def read_config(path):
+    """config.json as a flat dict with `rope` filled in from whichever key style it has."""
+    config = json.loads(path.read_text())
+    if "text_config" in config:
+        config = {**config["text_config"], "tie_word_embeddings": config.get("tie_word_embeddings", False)}
+    heads = config["num_attention_heads"]
+    config["num_key_value_heads"] = config.get("num_key_value_heads") or heads
+    config["head_dim"] = config.get("head_dim") or config["hidden_size"] // heads
+    rope = dict(config.get("rope_parameters") or config.get("rope_scaling") or {})
+    rope["rope_type"] = rope.get("rope_type", rope.get("type", "default"))
+    rope["rope_theta"] = rope.get("rope_theta", config.get("rope_theta", 10000.0))
+    rope["max_position_embeddings"] = config["max_position_embeddings"]
+    config["rope"] = rope
+    return config
+
+
+def layer_window(config, layer):
+    """Sliding window of a layer in keys (self included), or None for full attention."""
+    window = config.get("sliding_window")
+    if window is None or config["model_type"] == "llama":
+        return None
+    if config["model_type"] == "mistral":
+        return window
+    if not config.get("use_sliding_window", False):
+        return None
+    types = config.get("layer_types")
+    if types is None:
+        return window if layer >= config["max_window_layers"] else None
+    return window if types[layer] == "sliding_attention" else None
+
+
+def llama3_frequencies(rope, freq):
+    low, high = rope["low_freq_factor"], rope["high_freq_factor"]
+    original = rope.get("original_max_position_embeddings", rope["max_position_embeddings"])
+    turns = original * freq / (2 * math.pi)
+    smooth = np.clip((turns - low) / (high - low), 0, 1)
+    return (1 - smooth) * freq / rope["factor"] + smooth * freq
+
+
+def yarn_frequencies(rope, freq, d):
+    original = rope.get("original_max_position_embeddings", rope["max_position_embeddings"])
+    correction = lambda n: d * math.log(original / (2 * math.pi * n)) / (2 * math.log(rope["rope_theta"]))
+    low, high = correction(rope.get("beta_fast") or 32), correction(rope.get("beta_slow") or 1)
+    if rope.get("truncate", True):
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, d - 1)
+    if low == high:
+        high += 0.001
+    ramp = np.clip((np.arange(d // 2) - low) / (high - low), 0, 1)
+    return freq / rope["factor"] * ramp + freq * (1 - ramp)
+
+
+def yarn_scale(rope):
+    if rope.get("attention_factor") is not None:
+        return rope["attention_factor"]
+    factor = rope["factor"]
+    scale = lambda m: 1.0 if factor <= 1 else 0.1 * m * math.log(factor) + 1.0
+    if rope.get("mscale") and rope.get("mscale_all_dim"):
+        return scale(rope["mscale"]) / scale(rope["mscale_all_dim"])
+    return scale(1.0)
+
+
+def rope_tables(rope, d, positions):
+    """cos and sin [T, d/2]. `dynamic` takes its base from each token's own position, as decoding with a cache does."""
+    exponent = np.arange(0, d, 2) / d
+    kind = rope["rope_type"]
+    theta, scale = np.full((len(positions), 1), float(rope["rope_theta"])), 1.0
+    if kind == "dynamic":
+        longest = rope["max_position_embeddings"]
+        length = np.maximum(positions + 1, longest)[:, None]
+        theta = theta * (rope["factor"] * length / longest - (rope["factor"] - 1)) ** (d / (d - 2))
+    freq = theta ** -exponent
+    if kind == "linear":
+        freq = freq / rope["factor"]
+    elif kind == "llama3":
+        freq = llama3_frequencies(rope, freq)
+    elif kind == "yarn":
+        freq, scale = yarn_frequencies(rope, freq, d), yarn_scale(rope)
+    elif kind not in ("default", "dynamic"):
+        raise ValueError(f"unknown rope_type {kind}")
+    angle = positions[:, None] * freq
+    return np.cos(angle) * scale, np.sin(angle) * scale
+
+
+def rotate(x, cos, sin):
+    """x [T, heads, d]; pairs are (i, i + d/2)."""
+    a, b = np.split(x, 2, axis=-1)
+    cos, sin = cos[:, None, :], sin[:, None, :]
+    return np.concatenate([a * cos - b * sin, b * cos + a * sin], axis=-1)
+
+
+def rms(x, weight, eps):
+    return x / np.sqrt((x * x).mean(-1, keepdims=True) + eps) * weight
+
+
+def linear(x, weights, name):
+    y = x @ weights[name + ".weight"].T
+    return y + weights[name + ".bias"] if name + ".bias" in weights else y
+
+
+def attention(x, weights, prefix, config, cos, sin, window):
+    T, D = len(x), config["head_dim"]
+    q = linear(x, weights, prefix + "q_proj").reshape(T, -1, D)
+    k = linear(x, weights, prefix + "k_proj").reshape(T, -1, D)
+    v = linear(x, weights, prefix + "v_proj").reshape(T, -1, D)
+    if prefix + "q_norm.weight" in weights:
+        q = rms(q, weights[prefix + "q_norm.weight"], config["rms_norm_eps"])
+        k = rms(k, weights[prefix + "k_norm.weight"], config["rms_norm_eps"])
+    q, k = rotate(q, cos, sin), rotate(k, cos, sin)
+    group = q.shape[1] // k.shape[1]
+    k, v = np.repeat(k, group, axis=1), np.repeat(v, group, axis=1)
+    scores = np.einsum("qhd,khd->hqk", q, k) / math.sqrt(D)
+    query, key = np.arange(T)[:, None], np.arange(T)[None, :]
+    visible = key <= query
+    if window is not None:
+        visible &= key > query - window
+    scores = np.where(visible, scores, -np.inf)
+    p = np.exp(scores - scores.max(-1, keepdims=True))
+    p /= p.sum(-1, keepdims=True)
+    return linear(np.einsum("hqk,khd->qhd", p, v).reshape(T, -1), weights, prefix + "o_proj")
+
+
+def mlp(x, weights, prefix):
+    gate, up = linear(x, weights, prefix + "gate_proj"), linear(x, weights, prefix + "up_proj")
+    return linear(gate / (1 + np.exp(-gate)) * up, weights, prefix + "down_proj")
+
+
+def logits(config, weights, tokens):
+    """[T, V] logits in float64."""
+    eps = config["rms_norm_eps"]
+    x = weights["model.embed_tokens.weight"][tokens]
+    cos, sin = rope_tables(config["rope"], config["head_dim"], np.arange(len(tokens)))
+    for i in range(config["num_hidden_layers"]):
+        layer = f"model.layers.{i}."
+        h = rms(x, weights[layer + "input_layernorm.weight"], eps)
+        x = x + attention(h, weights, layer + "self_attn.", config, cos, sin, layer_window(config, i))
+        h = rms(x, weights[layer + "post_attention_layernorm.weight"], eps)
+        x = x + mlp(h, weights, layer + "mlp.")
+    head = "model.embed_tokens" if config.get("tie_word_embeddings", False) else "lm_head"
+    return rms(x, weights["model.norm.weight"], eps) @ weights[head + ".weight"].T
+
+
+def relative_error(a, b):
+    """Relative L2 distance over all positions."""
+    return float(np.linalg.norm(a - b) / np.linalg.norm(b))
+
+
+def main():
+    if len(sys.argv) < 2:
+        sys.exit(__doc__)
+    for folder in map(Path, sys.argv[1:]):
+        expect = json.loads((folder / "expect.json").read_text())
+        weights = read_weights(folder)
+        for case in expect["cases"]:
+            recorded = np.fromfile(folder / case["logits"], "<f4").reshape(case["shape"])
+            for name in expect["configs"]:
+                computed = logits(read_config(folder / name), weights, case["tokens"])
+                print(f"{folder.name} {case['name']} {name}: relative L2 {relative_error(recorded, computed):.1e}")
+
+
+if __name__ == "__main__":
+    main()
