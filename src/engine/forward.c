@@ -2,11 +2,11 @@
 
 #include <math.h>
 
-/* A step of the equation: run the op, let the coordinator see that this rank moves. */
-#define RUN(op, ...)                                                                         \
-	do {                                                                                     \
-		TRY(OP(rank->stream, op, &((struct op##_args)__VA_ARGS__), err));                    \
-		atomic_fetch_add_explicit(&rank->heartbeat, 1, memory_order_relaxed);                \
+/* A step of the equation: run the op, unless the group is dead; let the coordinator see that this rank moves. */
+#define RUN(op, ...)                                                          \
+	do {                                                                      \
+		TRY(rank_moves(rank, err));                                           \
+		TRY(OP(rank->stream, op, &((struct op##_args)__VA_ARGS__), err));     \
 	} while (0)
 
 /* y += sum over ranks of x W^T (+ bias): the row-parallel half of a sub-layer and its all-reduce. */
@@ -18,8 +18,7 @@ static enum status row_parallel(struct rank *rank, struct tensor x, const struct
 	RUN(linear, {.x = x, .weight = weight, .split = &rank->comm->split, .y = partial});
 	TRY(COMM(rank->comm, all_reduce, rank->stream, &((struct all_reduce_args){.partial = partial, .x = y, .add_residual = true, .bias = bias}),
 	         err));
-	atomic_fetch_add_explicit(&rank->heartbeat, 1, memory_order_relaxed);
-	return STATUS_OK;
+	return rank_moves(rank, err);
 }
 
 static enum status attention_block(struct rank *rank, int layer, struct tensor x, struct tensor h, struct error *err)
@@ -77,7 +76,7 @@ enum status forward_layers(struct rank *rank, struct error *err)
 	return STATUS_OK;
 }
 
-enum status forward_head(struct rank *rank, int first, int outputs, struct error *err)
+enum status forward_head(struct rank *rank, int outputs, struct error *err)
 {
 	const struct model_config *c = &rank->model->config;
 	const struct rank_weights *w = &rank->weights;
@@ -86,7 +85,7 @@ enum status forward_head(struct rank *rank, int first, int outputs, struct error
 	struct tensor logits = tensor_view(rank->buffers.logits, DTYPE_F32, TENSOR_SHARDED, outputs, w->head.n);
 	if (outputs == 0 || w->head.n == 0) return STATUS_OK;
 
-	RUN(gather_rows, {.x = x, .row = rank->output_row + first, .out = out});
+	RUN(gather_rows, {.x = x, .row = rank->output_row, .out = out});
 	RUN(rms_norm, {.x = out, .weight = w->final_norm, .eps = c->rms_eps, .out = out});
 	RUN(linear, {.x = out, .weight = &w->head, .y = logits});
 	for (int i = 0; i < outputs; i++) {

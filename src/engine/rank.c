@@ -151,3 +151,11 @@ enum status rank_assemble(struct rank *rank, const struct step_plan *plan, struc
 	size_t used = at.cos_sin + rows * (size_t)rotary * sizeof(float);
 	return rank->device->vt->copy(rank->stream, device, host, used, COPY_TO_DEVICE, err);
 }
+
+enum status rank_select_outputs(struct rank *rank, int first, int count, struct error *err)
+{
+	size_t at = meta_layout(&rank->options).output_row;
+	int32_t *rows = (int32_t *)(rank->buffers.meta_host + at);
+	for (int i = 0; i < count; i++) rows[i] = first + i;
+	return rank->device->vt->copy(rank->stream, rank->buffers.meta + at, rows, (size_t)count * sizeof *rows, COPY_TO_DEVICE, err);
+}

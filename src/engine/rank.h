@@ -101,7 +101,16 @@ enum status rank_prepare(struct rank *rank, struct error *err) NODISCARD;
 /* Frees what rank_prepare and the loader made, and the device. Comm must be gone. Half-built ranks are fine. */
 void rank_release(struct rank *rank);
 
+/* Bumps the heartbeat; the group's error if it is aborted. Called between ops. */
+static inline NODISCARD enum status rank_moves(struct rank *rank, struct error *err)
+{
+	atomic_fetch_add_explicit(&rank->heartbeat, 1, memory_order_relaxed);
+	return atomic_load_explicit(group_abort_flag(rank->group), memory_order_relaxed) ? group_error(rank->group, err) : STATUS_OK;
+}
+
 /* Fills metadata of `plan` from this rank's block tables and copies it to the device. KV must be reserved. */
 enum status rank_assemble(struct rank *rank, const struct step_plan *plan, struct error *err) NODISCARD;
+/* Makes rows [first, first + count) of the step just run the output rows (count <= max_outputs). */
+enum status rank_select_outputs(struct rank *rank, int first, int count, struct error *err) NODISCARD;
 
 #endif

@@ -1,0 +1,328 @@
+#include "engine/coordinator.h"
+
+#include <stdlib.h>
+
+#include "base/clock.h"
+#include "base/mem.h"
+#include "base/rng.h"
+
+/* How often a waiting coordinator looks at heartbeats, interrupts and progress. */
+#define LOOK_MS 20
+/* After an abort every worker leaves its waits at once; one that has not reported by then is stuck in its device. */
+#define GRACE_MS 5000
+
+struct coordinator {
+	struct coordinator_options options;
+	struct group *group;
+	struct worker *workers; /* [world_size] */
+	struct rank **ranks;    /* [world_size] views of the workers' */
+	struct wait_word done;
+	uint64_t generation; /* of the last command */
+	uint64_t all_reduces_before; /* of groups that are gone */
+	void *partition;     /* what the device options point to */
+	bool stuck;          /* a worker did not come back: its memory must not be touched again */
+};
+
+static enum status new_group(struct coordinator *c, struct error *err)
+{
+	struct group_options options = {.world_size = c->options.world_size, .timeout_ms = c->options.timeout_ms, .fault = c->options.fault};
+	TRY(group_create(&c->group, &options, err));
+	for (int r = 0; r < c->options.world_size; r++) c->workers[r].rank.group = c->group;
+	return STATUS_OK;
+}
+
+static bool all_finished(const struct coordinator *c)
+{
+	for (int r = 0; r < c->options.world_size; r++)
+		if (!worker_finished(&c->workers[r])) return false;
+	return true;
+}
+
+/* Sum of what only grows while anything moves. */
+static uint64_t movement(const struct coordinator *c)
+{
+	uint64_t sum = 0;
+	for (int r = 0; r < c->options.world_size; r++) {
+		sum += atomic_load_explicit(&c->workers[r].rank.heartbeat, memory_order_relaxed);
+		sum += worker_finished(&c->workers[r]);
+	}
+	return sum;
+}
+
+static void report_progress(const struct coordinator *c)
+{
+	if (!c->options.progress) return;
+	uint64_t done = 0;
+	for (int r = 0; r < c->options.world_size; r++) done += atomic_load_explicit(&c->workers[r].rank.loaded_bytes, memory_order_relaxed);
+	c->options.progress(c->options.progress_context, done);
+}
+
+static void abort_stuck(struct coordinator *c)
+{
+	struct error reason = {0};
+	for (int r = 0; r < c->options.world_size; r++) {
+		if (worker_finished(&c->workers[r])) continue;
+		(void)FAIL(&reason, TIMEOUT, "rank %d: no progress for %llu ms; the rank is lost or its device hangs", r,
+		           (unsigned long long)c->options.timeout_ms);
+	}
+	group_abort(c->group, -1, &reason);
+}
+
+/* A worker whose thread is gone is known at once; nobody has to wait for its deadline. */
+static void find_lost(struct coordinator *c)
+{
+	for (int r = 0; r < c->options.world_size; r++) {
+		if (worker_finished(&c->workers[r]) || !worker_check_lost(&c->workers[r], 0)) continue;
+		struct error reason = {0};
+		(void)FAIL(&reason, RANK_LOST, "its worker is gone; see what ended it, then rebuild the group or restart");
+		group_abort(c->group, r, &reason);
+	}
+}
+
+static void abort_interrupted(struct coordinator *c)
+{
+	struct error reason = {0};
+	(void)FAIL(&reason, CANCELLED, "interrupted");
+	group_abort(c->group, -1, &reason);
+}
+
+/* Waits until every worker has reported or is known to be gone. */
+static void wait_workers(struct coordinator *c)
+{
+	uint64_t moved = movement(c), still_since = clock_ns(), aborted_at = 0;
+	uint64_t timeout_ns = c->options.timeout_ms * 1000000u;
+	for (;;) {
+		uint32_t seen = atomic_load_explicit(&c->done.value, memory_order_acquire);
+		if (all_finished(c)) return;
+		if (wait_change(&c->done, seen, clock_deadline_ms(LOOK_MS))) continue;
+		report_progress(c);
+		find_lost(c);
+		if (c->options.interrupt && atomic_load(c->options.interrupt)) abort_interrupted(c);
+		uint64_t now = clock_ns(), moves = movement(c);
+		if (moves != moved) {
+			moved = moves;
+			still_since = now;
+		}
+		if (!group_aborted(c->group)) {
+			/* peers wait for one another up to the timeout and then know better who is missing: give them the first word */
+			if (now - still_since > timeout_ns + timeout_ns / 4 + LOOK_MS * 1000000u) abort_stuck(c);
+			continue;
+		}
+		if (!aborted_at) aborted_at = now;
+		if (now - aborted_at > (uint64_t)GRACE_MS * 1000000u) {
+			c->stuck = !all_finished(c);
+			return;
+		}
+	}
+}
+
+/* One command to all ranks, and the group's verdict. */
+static enum status command_all(struct coordinator *c, enum worker_command what, struct error *err)
+{
+	if (c->stuck) return FAIL(err, DEVICE_FAULT, "a rank did not come back from its device; restart the process");
+	c->generation++;
+	for (int r = 0; r < c->options.world_size; r++) worker_command(&c->workers[r], what, c->generation);
+	wait_workers(c);
+	if (group_aborted(c->group)) return group_error(c->group, err);
+	for (int r = 0; r < c->options.world_size; r++) { /* a failure always aborts: this is for a worker that could not say why */
+		struct worker *w = &c->workers[r];
+		if (!w->lost && w->status == STATUS_OK) continue;
+		struct error reason = w->error;
+		(void)FAIL(&reason, RANK_LOST, "rank %d: lost", r);
+		group_abort(c->group, r, &reason);
+		return group_error(c->group, err);
+	}
+	return STATUS_OK;
+}
+
+static void fill_worker(struct coordinator *c, int r, const struct device_options *device)
+{
+	const struct coordinator_options *o = &c->options;
+	struct worker *w = &c->workers[r];
+	const struct model_config *config = &o->model->config;
+	struct rank_shape shape = rank_shape(config, o->world_size);
+	int max_n = 2 * shape.inner > shape.qkv_cols ? 2 * shape.inner : shape.qkv_cols;
+	int max_k = config->hidden_size > shape.inner ? config->hidden_size : shape.inner;
+	w->rank.index = r;
+	w->rank.world_size = o->world_size;
+	w->rank.model = o->model;
+	w->rank.options = o->rank;
+	w->rank.options.kv.shuffle = o->kv_shuffle ? rng_u64(o->kv_shuffle, 0, (uint64_t)r) | 1 : 0;
+	w->rank.host_logits = o->host_logits;
+	w->done = &c->done;
+	w->device_options = *device;
+	w->device_options.isa = o->isa;
+	w->device_options.log = o->log;
+	w->device_ops = o->ops;
+	w->comm_options = (struct comm_options){.max_rows = o->rank.limits.max_rows, .cols = config->hidden_size, .tree_leaves = o->model->tree_leaves};
+	w->stream_options = (struct stream_options){.max_rows = o->rank.limits.max_rows, .max_k = max_k > shape.q_cols ? max_k : shape.q_cols,
+	                                            .max_n = max_n > config->vocab_size ? max_n : config->vocab_size, .max_q_heads = shape.q_heads,
+	                                            .max_head_dim = config->head_dim, .max_context = o->rank.max_context};
+	w->timeout_ms = o->timeout_ms;
+	w->peers = c->ranks;
+	c->ranks[r] = &w->rank;
+}
+
+enum status coordinator_open(struct coordinator **out, const struct coordinator_options *options, struct error *err)
+{
+	*out = NULL;
+	enum status st = STATUS_NO_MEMORY;
+	struct device_options devices[SHARD_MAX_WORLD] = {0};
+	struct coordinator *c = mem_zalloc(1, sizeof *c, "coordinator", err);
+	if (!c) return st;
+	c->options = *options;
+	c->workers = aligned_alloc(64, (size_t)options->world_size * sizeof *c->workers); /* wait words stand on their own cache lines */
+	c->ranks = mem_zalloc((size_t)options->world_size, sizeof *c->ranks, "ranks", err);
+	if (!c->workers || !c->ranks) {
+		st = FAIL(err, NO_MEMORY, "coordinator: no memory for %d ranks", options->world_size);
+		goto fail;
+	}
+	for (int r = 0; r < options->world_size; r++) c->workers[r] = (struct worker){0};
+	TRY_GOTO(options->ops->partition(options->world_size, options->threads, options->ordinals, devices, &c->partition, err), fail);
+	for (int r = 0; r < options->world_size; r++) fill_worker(c, r, &devices[r]);
+	TRY_GOTO(new_group(c, err), fail);
+	for (int r = 0; r < options->world_size; r++) TRY_GOTO(worker_start(&c->workers[r], err), fail);
+	TRY_GOTO(command_all(c, WORKER_OPEN, err), fail);
+	*out = c;
+	return STATUS_OK;
+fail:
+	coordinator_close(&c);
+	return st;
+}
+
+/* Ends the worker threads that exist. False if one did not end in time. */
+static bool stop_workers(struct coordinator *c)
+{
+	c->generation++;
+	for (int r = 0; r < c->options.world_size; r++) {
+		struct worker *w = &c->workers[r];
+		if (w->started && worker_finished(w) && !w->lost) worker_command(w, WORKER_STOP, c->generation);
+	}
+	bool all = true;
+	uint64_t deadline = clock_deadline_ms(c->options.timeout_ms + GRACE_MS);
+	for (int r = 0; r < c->options.world_size; r++) {
+		struct worker *w = &c->workers[r];
+		if (w->started && !worker_check_lost(w, deadline) && w->started) all = false;
+	}
+	return all;
+}
+
+void coordinator_close(struct coordinator **coordinator)
+{
+	struct coordinator *c = *coordinator;
+	if (!c) return;
+	*coordinator = NULL;
+	if (c->group) { /* anything still in a wait leaves it */
+		struct error reason = {0};
+		(void)FAIL(&reason, ABORTED, "shutting down");
+		if (!all_finished(c)) {
+			group_abort(c->group, -1, &reason);
+			wait_workers(c);
+		}
+	}
+	if (c->workers && !stop_workers(c)) return; /* a thread still runs on this memory: leaving it is the only safe thing */
+	for (int r = 0; c->workers && r < c->options.world_size; r++) comm_destroy(&c->workers[r].rank.comm);
+	for (int r = 0; c->workers && r < c->options.world_size; r++) rank_release(&c->workers[r].rank);
+	group_destroy(&c->group);
+	free(c->partition);
+	free(c->workers);
+	free(c->ranks);
+	free(c);
+}
+
+/* Commit or roll back on every rank. */
+static void settle(struct coordinator *c, const struct step_plan *plan, bool commit)
+{
+	for (int r = 0; r < c->options.world_size; r++) {
+		struct kv_pool *pool = c->workers[r].rank.pool;
+		for (int s = 0; s < plan->seqs; s++) {
+			if (commit) kv_commit(pool, plan->slot[s]);
+			else kv_rollback(pool, plan->slot[s]);
+		}
+	}
+}
+
+enum status coordinator_step(struct coordinator *c, const struct step_plan *plan, struct error *err)
+{
+	if (group_aborted(c->group)) return group_error(c->group, err);
+	for (int r = 0; r < c->options.world_size; r++) c->workers[r].plan = plan;
+	enum status st = command_all(c, WORKER_STEP, err);
+	if (!c->stuck) settle(c, plan, st == STATUS_OK);
+	return st;
+}
+
+enum status coordinator_head(struct coordinator *c, int first, int count, struct error *err)
+{
+	if (group_aborted(c->group)) return group_error(c->group, err);
+	for (int r = 0; r < c->options.world_size; r++) {
+		c->workers[r].head_first = first;
+		c->workers[r].head_count = count;
+	}
+	return command_all(c, WORKER_HEAD, err);
+}
+
+void coordinator_abort(struct coordinator *c, const struct error *reason)
+{
+	group_abort(c->group, -1, reason);
+}
+
+bool coordinator_dead(const struct coordinator *c)
+{
+	return group_aborted(c->group);
+}
+
+enum status coordinator_rebuild(struct coordinator *c, struct error *err)
+{
+	if (c->stuck) return FAIL(err, DEVICE_FAULT, "a rank did not come back from its device; restart the process");
+	if (!group_aborted(c->group)) return STATUS_OK;
+	for (int r = 0; r < c->options.world_size; r++) {
+		struct rank *rank = &c->workers[r].rank;
+		if (r == 0 && rank->comm) c->all_reduces_before += rank->comm->all_reduces;
+		comm_destroy(&rank->comm);
+		kv_release_all(rank->pool);
+	}
+	group_destroy(&c->group);
+	TRY(new_group(c, err));
+	for (int r = 0; r < c->options.world_size; r++) {
+		struct worker *w = &c->workers[r];
+		if (w->started) continue;
+		w->generation = c->generation;
+		TRY(worker_start(w, err));
+	}
+	return command_all(c, WORKER_REJOIN, err);
+}
+
+void coordinator_release(struct coordinator *c, int slot)
+{
+	if (c->stuck) return;
+	for (int r = 0; r < c->options.world_size; r++) kv_release(c->workers[r].rank.pool, slot);
+}
+
+int coordinator_free_blocks(const struct coordinator *c)
+{
+	return kv_free_blocks(c->workers[0].rank.pool);
+}
+
+enum status coordinator_check(const struct coordinator *c, struct error *err)
+{
+	for (int r = 0; r < c->options.world_size; r++) TRY(kv_check(c->workers[r].rank.pool, err));
+	return STATUS_OK;
+}
+
+const struct rank *coordinator_rank(const struct coordinator *c, int rank)
+{
+	return &c->workers[rank].rank;
+}
+
+int coordinator_threads(const struct coordinator *c)
+{
+	int total = 0;
+	for (int r = 0; r < c->options.world_size; r++) total += c->options.ops->threads(c->workers[r].rank.device);
+	return total;
+}
+
+uint64_t coordinator_all_reduces(const struct coordinator *c)
+{
+	const struct comm *comm = c->workers[0].rank.comm;
+	return c->all_reduces_before + (comm ? comm->all_reduces : 0);
+}

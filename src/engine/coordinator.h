@@ -1,0 +1,56 @@
+/* coordinator.h: drives the ranks of one group through steps (contracts E2, E7, C3). Owner: the thread that calls the engine.
+ *
+ * A step is published to every worker with one generation; when all have reported success its KV is committed on every rank, else
+ * rolled back on every rank and the group is dead until coordinator_rebuild. Waiting for workers always ends: a worker that makes no
+ * progress (heartbeat) for the timeout, or whose thread is gone, aborts the group; so does an interrupt.
+ */
+#ifndef TANDEM_ENGINE_COORDINATOR_H
+#define TANDEM_ENGINE_COORDINATOR_H
+
+#include "engine/worker.h"
+
+struct coordinator;
+
+struct coordinator_options {
+	const struct model *model;
+	const struct device_ops *ops;
+	int world_size;
+	int threads;         /* 0: all that the process may use */
+	const int *ordinals; /* or NULL */
+	const char *isa;
+	struct rank_options rank;
+	uint64_t kv_shuffle; /* 0: none; else each rank gets its own permutation */
+	float *host_logits;  /* [max_outputs][vocab], borrowed */
+	uint64_t timeout_ms;
+	struct fault_plan *fault; /* borrowed; may be NULL */
+	const struct log *log;
+	const _Atomic int *interrupt; /* non-zero: stop soon with CANCELLED */
+	void (*progress)(void *context, uint64_t done_bytes); /* may be NULL; while opening */
+	void *progress_context;
+};
+
+/* Opens every rank and loads weights; returns when all are ready. On failure nothing is left. */
+enum status coordinator_open(struct coordinator **out, const struct coordinator_options *options, struct error *err) NODISCARD;
+/* Idempotent, bounded in time. */
+void coordinator_close(struct coordinator **coordinator);
+
+/* Runs the plan on all ranks and commits its KV. On failure KV is rolled back and the group is dead. */
+enum status coordinator_step(struct coordinator *coordinator, const struct step_plan *plan, struct error *err) NODISCARD;
+/* Logits of `count` rows of the step just run, from `first` on, into host_logits. */
+enum status coordinator_head(struct coordinator *coordinator, int first, int count, struct error *err) NODISCARD;
+void coordinator_abort(struct coordinator *coordinator, const struct error *reason);
+bool coordinator_dead(const struct coordinator *coordinator);
+/* A new group on the same devices and weights; all sequences' KV is dropped. DEVICE_FAULT if a device did not come back. */
+enum status coordinator_rebuild(struct coordinator *coordinator, struct error *err) NODISCARD;
+
+/* A sequence is over: its blocks go back on every rank. */
+void coordinator_release(struct coordinator *coordinator, int slot);
+int coordinator_free_blocks(const struct coordinator *coordinator);
+/* Integrity of every rank's pool. */
+enum status coordinator_check(const struct coordinator *coordinator, struct error *err) NODISCARD;
+const struct rank *coordinator_rank(const struct coordinator *coordinator, int rank);
+int coordinator_threads(const struct coordinator *coordinator);
+/* All-reduces of rank 0 so far. */
+uint64_t coordinator_all_reduces(const struct coordinator *coordinator);
+
+#endif

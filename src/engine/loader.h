@@ -1,0 +1,19 @@
+/* loader.h: weights of one rank from a source to the device, in two phases so that each checkpoint byte is read once for the whole
+ * group (S5). Phase 1: a rank reads the parts that it is the owner of. All ranks meet. Phase 2: parts that it shares with an owner
+ * (replicated tensors, KV heads that several ranks hold) are copied from the owner's device memory. Worker thread; all ranks at once. */
+#ifndef TANDEM_ENGINE_LOADER_H
+#define TANDEM_ENGINE_LOADER_H
+
+#include "engine/rank.h"
+
+/* Checks that the source holds every tensor of the manifest with the declared shape; BAD_INPUT listing what is missing or different.
+ * Once per engine, before ranks exist. */
+enum status loader_check(const struct model *model, struct error *err) NODISCARD;
+/* Allocates all weights of the rank and reads what it owns. */
+enum status loader_read(struct rank *rank, struct error *err) NODISCARD;
+/* Copies the rest from `ranks`, all of which have finished loader_read. */
+enum status loader_share(struct rank *rank, struct rank *const *ranks, struct error *err) NODISCARD;
+/* Bytes of weights that one rank reads and holds, for progress. */
+uint64_t loader_bytes(const struct model *model);
+
+#endif

@@ -1,0 +1,142 @@
+#include "engine/worker.h"
+
+#include <string.h>
+#include <time.h>
+
+#include "base/clock.h"
+#include "engine/forward.h"
+#include "engine/loader.h"
+
+static enum status meet(struct rank *rank, struct error *err)
+{
+	return rank->comm->vt->barrier(rank->comm, err);
+}
+
+static enum status join_group(struct worker *w, struct error *err)
+{
+	struct rank *rank = &w->rank;
+	return comm_host_create(&rank->comm, rank->group, rank->index, rank->device, rank->stream, &w->comm_options, err);
+}
+
+static enum status open_rank(struct worker *w, struct error *err)
+{
+	struct rank *rank = &w->rank;
+	TRY(w->device_ops->open(&rank->device, &w->device_options, err));
+	TRY(rank->device->vt->stream_create(rank->device, &w->stream_options, &rank->stream, err));
+	TRY(join_group(w, err));
+	TRY(loader_read(rank, err));
+	TRY(meet(rank, err));
+	TRY(loader_share(rank, w->peers, err));
+	TRY(rank_prepare(rank, err));
+	return meet(rank, err);
+}
+
+static enum status sync_rank(struct worker *w, struct error *err)
+{
+	struct rank *rank = &w->rank;
+	return rank->device->vt->stream_sync(rank->stream, clock_deadline_ms(w->timeout_ms), group_abort_flag(rank->group), err);
+}
+
+static enum status fault(struct worker *w, enum fault_point at, uint64_t seq, struct error *err)
+{
+	return fault_check(group_fault(w->rank.group), w->rank.index, at, seq, group_abort_flag(w->rank.group), err);
+}
+
+/* Contract E2 as one rank sees it; commit and rollback are the coordinator's, once all ranks have reported. */
+static enum status run_step(struct worker *w, struct error *err)
+{
+	struct rank *rank = &w->rank;
+	const struct step_plan *plan = w->plan;
+	TRY(fault(w, FAULT_RESERVE, plan->generation - 1, err));
+	for (int s = 0; s < plan->seqs; s++)
+		TRY(kv_reserve(rank->pool, plan->slot[s], plan->row_start[s + 1] - plan->row_start[s], err));
+	TRY(rank_assemble(rank, plan, err));
+	TRY(meet(rank, err));
+	TRY(forward_layers(rank, err));
+	TRY(fault(w, FAULT_KERNEL, plan->generation - 1, err));
+	TRY(forward_head(rank, plan->outputs, err));
+	return sync_rank(w, err);
+}
+
+static enum status run_head(struct worker *w, struct error *err)
+{
+	TRY(rank_select_outputs(&w->rank, w->head_first, w->head_count, err));
+	TRY(forward_head(&w->rank, w->head_count, err));
+	return sync_rank(w, err);
+}
+
+static enum status run_command(struct worker *w, struct error *err)
+{
+	switch (w->what) {
+	case WORKER_OPEN: return open_rank(w, err);
+	case WORKER_STEP: return run_step(w, err);
+	case WORKER_HEAD: return run_head(w, err);
+	case WORKER_REJOIN: return join_group(w, err);
+	case WORKER_STOP: return fault(w, FAULT_SHUTDOWN, 0, err);
+	}
+	return FAIL(err, BAD_INPUT, "rank %d: unknown command %d", w->rank.index, (int)w->what);
+}
+
+static void *worker_main(void *argument)
+{
+	struct worker *w = argument;
+	uint32_t seen = 0;
+	uint64_t last = w->generation; /* nothing before this is a command of ours */
+	if (w->rank.device) w->rank.device->vt->attach(w->rank.device);
+	for (;;) {
+		/* idle: not a wait for a peer; the coordinator always ends it, at the latest with STOP */
+		while (!wait_change(&w->command, seen, clock_deadline_ms(60000))) continue;
+		seen = atomic_load_explicit(&w->command.value, memory_order_acquire);
+		struct error err = {0};
+		enum status st;
+		if (w->generation != last + 1)
+			st = FAIL(&err, BAD_INPUT, "rank %d: command generation %llu after %llu", w->rank.index, (unsigned long long)w->generation,
+			          (unsigned long long)last);
+		else st = run_command(w, &err);
+		last = w->generation;
+		if (st == STATUS_RANK_LOST && err.code == STATUS_RANK_LOST) return NULL; /* as a dead rank: no abort, no report */
+		if (st != STATUS_OK && w->what != WORKER_STOP) group_abort(w->rank.group, w->rank.index, &err);
+		bool stop = w->what == WORKER_STOP;
+		w->status = st;
+		w->error = err;
+		atomic_store_explicit(&w->finished, last, memory_order_release);
+		wait_bump(w->done);
+		if (stop) return NULL;
+	}
+}
+
+enum status worker_start(struct worker *w, struct error *err)
+{
+	atomic_store(&w->command.value, 0);
+	atomic_store(&w->finished, w->generation);
+	w->lost = false;
+	int code = pthread_create(&w->thread, NULL, worker_main, w);
+	if (code) return FAIL(err, NO_MEMORY, "rank %d: no thread: %s", w->rank.index, strerror(code));
+	w->started = true;
+	return STATUS_OK;
+}
+
+void worker_command(struct worker *w, enum worker_command what, uint64_t generation)
+{
+	w->what = what;
+	w->generation = generation;
+	wait_bump(&w->command);
+}
+
+bool worker_check_lost(struct worker *w, uint64_t deadline_ns)
+{
+	if (w->lost || !w->started) return true;
+	uint64_t now = clock_ns(), left = deadline_ns > now ? deadline_ns - now : 0;
+	struct timespec until;
+	clock_gettime(CLOCK_REALTIME, &until);
+	until.tv_sec += (time_t)(left / 1000000000u);
+	until.tv_nsec += (long)(left % 1000000000u);
+	if (until.tv_nsec >= 1000000000L) {
+		until.tv_nsec -= 1000000000L;
+		until.tv_sec++;
+	}
+	if (pthread_timedjoin_np(w->thread, NULL, &until) != 0) return false;
+	w->started = false;
+	w->lost = !(atomic_load(&w->finished) == w->generation);
+	return w->lost;
+}
