@@ -46,12 +46,13 @@ void ranks_assert_content(const struct rank_run *runs, int world_size)
 		if (runs[r].complaint[0]) fail_msg("rank %d of %d: %s (%s)", r, world_size, runs[r].complaint, runs[r].err.text);
 }
 
-bool rank_check(struct rank_run *run, bool ok, const char *format, ...)
+bool rank_check(struct rank_run *run, bool ok, const char *what, const char *format, ...)
 {
 	if (ok || run->complaint[0]) return ok;
+	int n = snprintf(run->complaint, sizeof run->complaint, "%.100s: ", what);
 	va_list args;
 	va_start(args, format);
-	vsnprintf(run->complaint, sizeof run->complaint, format, args);
+	vsnprintf(run->complaint + n, sizeof run->complaint - (size_t)n, format, args);
 	va_end(args);
 	return false;
 }

@@ -26,11 +26,11 @@ void ranks_run(int world_size, rank_body *body, void *context, struct rank_run *
 /* Fails the test with the first complaint, if any. */
 void ranks_assert_content(const struct rank_run *runs, int world_size);
 
-/* In a body: notes the first complaint; false if `ok` is. */
-__attribute__((format(printf, 3, 4))) bool rank_check(struct rank_run *run, bool ok, const char *format, ...);
-#define RANK_CHECK(run, cond, ...)                              \
-	do {                                                        \
-		if (!rank_check((run), (cond), #cond ": " __VA_ARGS__)) return; \
+/* In a body: notes the first complaint, "what: <text>"; false if `ok` is. */
+PRINTF_LIKE(4, 5) bool rank_check(struct rank_run *run, bool ok, const char *what, const char *format, ...);
+#define RANK_CHECK(run, cond, ...)                                    \
+	do {                                                              \
+		if (!rank_check((run), (cond), #cond, __VA_ARGS__)) return;   \
 	} while (0)
 
 /* Ends the program with a message if the tests hang: call first in main. */
