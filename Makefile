@@ -43,6 +43,7 @@ OBJ := $(SRC:src/%.c=$(BUILD)/obj/%.o)
 APP_OBJ := $(patsubst src/%.c,$(BUILD)/obj/%.o,$(wildcard src/apps/*.c))
 LIB := $(BUILD)/libtandem.a
 
+UNIT_HELP := $(filter-out tests/unit/test_%,$(wildcard tests/unit/*.c)) # linked into every unit test
 UNIT := $(patsubst tests/unit/%.c,$(BUILD)/tests/unit/%,$(wildcard tests/unit/test_*.c))
 FUZZ := $(patsubst tests/fuzz/%.c,$(BUILD)/tests/fuzz/%,$(wildcard tests/fuzz/fuzz_*.c))
 CHECK := $(BUILD)/tests/check/check
@@ -64,9 +65,9 @@ $(BUILD)/obj/%.o: src/%.c
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS_ALL) $(ISA) -c -o $@ $<
 
-$(BUILD)/tests/unit/%: tests/unit/%.c $(LIB)
+$(BUILD)/tests/unit/%: tests/unit/%.c $(UNIT_HELP) $(wildcard tests/unit/*.h) $(LIB)
 	@mkdir -p $(@D)
-	$(CC) $(CFLAGS_ALL) -Itests $(LDFLAGS) -o $@ $< $(LIB) $(LIBS) -lcmocka
+	$(CC) $(CFLAGS_ALL) -Itests $(LDFLAGS) -o $@ $< $(UNIT_HELP) $(LIB) $(LIBS) -lcmocka
 
 $(BUILD)/tests/fuzz/%: tests/fuzz/%.c $(LIB)
 	@mkdir -p $(@D)

@@ -3,11 +3,16 @@
  * A comm belongs to its rank's worker thread. Calls are made by all ranks in the same order with the same sizes. They are
  * asynchronous on the stream like ops; host code may learn of a failure at this call or at the next stream_sync.
  *
- * All-reduce protocol. Each rank owns two scratch buffers of [slots][max_rows][cols] f32 made at start (C4). comm_partial gives
- * the one for the next all-reduce; the row-parallel linear writes its partial straight into it. comm_all_reduce meets the other ranks
- * (descriptor check), then sums all ranks' slots along the summation tree into the caller's tensor. Buffers alternate by sequence
- * number: a rank can write buffer s%2 for sequence s+2 only after it met all others for s+1, and each of them came there after it
- * finished reading buffer s%2. So no scratch is overwritten before every peer has read it, with one rendezvous an all-reduce.
+ * All-reduce protocol. Each rank owns two scratch buffers of [slots][max_rows][cols] f32 made at start (C4). `partial` gives
+ * the one for the next all-reduce; the row-parallel linear writes its partial straight into it. `all_reduce` meets the other ranks
+ * (descriptor check), then sums all ranks' slots along the summation tree into the caller's tensor. Buffers alternate by use u
+ * (all-reduces and broadcast chunks): a rank can write buffer u%2 for use u+2 only after it met all others for u+1, and each of them
+ * came there after it finished reading buffer u%2. So no scratch is overwritten before every peer has read it, with one rendezvous
+ * an all-reduce.
+ *
+ * Failure. Whatever goes wrong in one of these calls, refused arguments too, aborts the group, or the peers would wait for this rank
+ * until the deadline; the caller gets the group's first error. The one exception is an injected `exit` (group.h). After a failure
+ * only destroy is useful.
  */
 #ifndef TANDEM_COMM_COMM_H
 #define TANDEM_COMM_COMM_H
@@ -24,21 +29,25 @@ struct comm_options {
 	int max_rows;
 	int cols;        /* H */
 	int tree_leaves; /* leaves of the summation tree: the same on all ranks, a multiple of the world size */
+	size_t two_shot_bytes; /* [rows, cols] f32 of at least this size go in two shots where P > 2; 0: the default. Same bits either way */
 };
 
 /* x (in and out) = x + (sum over ranks of partial + bias). x NULL data is refused. */
 struct all_reduce_args {
-	struct tensor partial; /* what comm_partial gave, dist PARTIAL */
-	struct tensor x;       /* [rows, cols] replicated: residual in, result out */
+	struct tensor partial; /* what `partial` gave since the last all-reduce */
+	struct tensor x;       /* [rows, cols] replicated f32: residual in, result out */
 	bool add_residual;     /* false: x is only written */
 	const float *bias;     /* [cols] or NULL */
 };
 
 struct comm_ops {
 	const char *name;
+	/* Scratch for this rank's partial of the next all-reduce: [split.spans][rows][cols] f32, owned by the comm. 1 <= rows <= max_rows. */
 	enum status (*partial)(struct comm *comm, int rows, struct tensor *out, struct error *err);
 	enum status (*all_reduce)(struct comm *comm, struct stream *stream, const struct all_reduce_args *args, struct error *err);
+	/* Root's `bytes` at `data` (device memory) to the same place of all others. Not between `partial` and its all-reduce. */
 	enum status (*broadcast)(struct comm *comm, struct stream *stream, void *data, size_t bytes, int root, struct error *err);
+	/* Meets all ranks; says nothing about what is still on their streams. */
 	enum status (*barrier)(struct comm *comm, struct error *err);
 	void (*destroy)(struct comm *comm);
 };
@@ -47,15 +56,18 @@ struct comm {
 	const struct comm_ops *vt;
 	struct group *group;
 	int rank, world_size;
-	uint64_t sequence;    /* of the next collective */
+	uint64_t sequence;    /* of the next collective; creation was number 0 */
 	uint64_t all_reduces; /* so far: the counting test reads it */
 	struct sum_split split; /* this rank's part of the tree; `leaves` = tree_leaves / world_size */
 };
 
-/* Collective call: every rank of the group calls it with its own device and stream; returns when all scratch is known to all. */
+/* Collective call: every rank of the group calls it with its own device and stream; returns when all scratch is known to all. The
+ * device is borrowed. On failure of any rank all fail and the group is aborted. BAD_INPUT or UNSUPPORTED: sizes that cannot be;
+ * MISMATCH: the ranks' options differ; NO_MEMORY. */
 enum status comm_host_create(struct comm **out, struct group *group, int rank, struct device *device, struct stream *stream,
                              const struct comm_options *options, struct error *err) NODISCARD;
-/* After all ranks' last collective. NULL is fine. */
+/* Frees the scratch: only when no rank is in a collective or has one on its stream (synchronise, then join the workers or meet once
+ * more), for the peers read this rank's scratch. NULL is fine. */
 void comm_destroy(struct comm **comm);
 
 #define COMM(comm, call, ...) ((comm)->vt->call((comm), __VA_ARGS__))
