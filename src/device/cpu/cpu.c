@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "base/mem.h"
+#include "device/cpu/topology.h"
 
 struct cpu_allocation {
 	struct cpu_allocation *next;
@@ -17,8 +18,6 @@ struct cpu_allocation {
 	size_t bytes;
 	enum mem_tag tag;
 };
-
-static void cpu_close(struct device *device);
 
 static enum status cpu_open(struct device **out, const struct device_options *options, struct error *err)
 {
@@ -47,13 +46,58 @@ static void cpu_close(struct device *base)
 	if (!base) return;
 	struct cpu_device *device = cpu_device(base);
 	team_destroy(&device->team);
-	while (device->allocations) { /* the contract says none is left; a leak here would outlive the process's use of it */
+	while (device->allocations) { /* the contract says none is left; what the caller forgot must not outlive the device */
 		struct cpu_allocation *allocation = device->allocations;
 		device->allocations = allocation->next;
 		mem_unmap(allocation->ptr, allocation->bytes);
 		free(allocation);
 	}
 	free(device);
+}
+
+/* Threads are bound where there are several memory nodes: there a migrated thread would read across. On one node the
+ * system places them better, because it knows what else runs. */
+static enum status cpu_partition(int world_size, int threads, const int *ordinals, struct device_options *options, void **storage, struct error *err)
+{
+	(void)ordinals;
+	*storage = NULL;
+	if (world_size < 1 || threads < 0 || threads > TEAM_MAX_MEMBERS)
+		return FAIL(err, BAD_INPUT, "cpu: %d ranks with %d threads; at least one rank and 0..%d threads are wanted", world_size, threads, TEAM_MAX_MEMBERS);
+	struct cpu_topology topology;
+	TRY(cpu_topology_init(&topology, err));
+	if (!threads) threads = topology.threads < TEAM_MAX_MEMBERS ? topology.threads : TEAM_MAX_MEMBERS;
+	if (threads < world_size) threads = world_size;
+	int *cores = mem_zalloc((size_t)threads + (size_t)world_size + 1 + (size_t)topology.count, sizeof *cores, "cpu partition", err);
+	if (cores) {
+		int *start = cores + threads;
+		cpu_topology_divide(&topology, world_size, threads, cores, start, start + world_size + 1);
+		for (int r = 0; r < world_size; r++) {
+			options[r].ordinal = 0;
+			options[r].cores = cores + start[r];
+			options[r].core_count = start[r + 1] - start[r];
+			options[r].pin = topology.nodes > 1 && threads <= topology.count;
+		}
+		*storage = cores;
+	}
+	cpu_topology_fini(&topology);
+	return cores ? STATUS_OK : STATUS_NO_MEMORY;
+}
+
+/* A failure to bind costs speed only. */
+static void cpu_attach(struct device *device)
+{
+	struct error ignored = {0};
+	(void)!team_attach(cpu_device(device)->team, &ignored);
+}
+
+static const char *cpu_flavour(const struct device *device)
+{
+	return ((const struct cpu_device *)device)->kernels->name;
+}
+
+static int cpu_threads(const struct device *device)
+{
+	return team_members(((const struct cpu_device *)device)->team);
 }
 
 /* Zero pages of the system: a page comes into being on the node of the thread that first writes it, which is one of the
@@ -221,6 +265,10 @@ const struct device_ops cpu_device_ops = {
 	.name = "cpu",
 	.open = cpu_open,
 	.close = cpu_close,
+	.partition = cpu_partition,
+	.attach = cpu_attach,
+	.flavour = cpu_flavour,
+	.threads = cpu_threads,
 	.alloc = cpu_alloc,
 	.free = cpu_free,
 	.report = cpu_report,
@@ -234,6 +282,7 @@ const struct device_ops cpu_device_ops = {
 	.event_wait = cpu_event_nothing,
 	.copy = cpu_copy,
 	.linear_bytes = cpu_linear_bytes,
+	.linear_granule = PANEL,
 	.linear_put = cpu_linear_put,
 	.linear_copy_rows = cpu_linear_copy_rows,
 	.vector_put = cpu_vector_put,

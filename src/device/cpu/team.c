@@ -36,7 +36,9 @@ struct team {
 	struct wait_word finished;          /* bumped by the member that finishes a job's last chunk */
 	_Atomic bool stop;
 	int members;
-	bool pinned;
+	int first_core;     /* member 0's core; -1: not bound */
+	bool attached;      /* old_mask is what `attached_thread` had */
+	pthread_t attached_thread;
 	cpu_set_t old_mask;
 	struct member member[];
 };
@@ -116,6 +118,16 @@ static enum status start_member(struct team *team, int index, const struct team_
 	return options->pin ? pin(member->thread, options->cores[index], err) : STATUS_OK;
 }
 
+enum status team_attach(struct team *team, struct error *err)
+{
+	if (team->first_core < 0) return STATUS_OK;
+	if (!team->attached || !pthread_equal(team->attached_thread, pthread_self())) {
+		team->attached = pthread_getaffinity_np(pthread_self(), sizeof team->old_mask, &team->old_mask) == 0;
+		team->attached_thread = pthread_self();
+	}
+	return pin(pthread_self(), team->first_core, err);
+}
+
 enum status team_create(struct team **out, const struct team_options *options, struct error *err)
 {
 	*out = NULL;
@@ -128,11 +140,9 @@ enum status team_create(struct team **out, const struct team_options *options, s
 	if (!team) return FAIL(err, NO_MEMORY, "cpu team: no memory for %zu bytes; use fewer threads", bytes);
 	memset(team, 0, bytes);
 	team->members = options->members;
+	team->first_core = options->pin ? options->cores[0] : -1;
 	enum status st;
-	if (options->pin) {
-		team->pinned = pthread_getaffinity_np(pthread_self(), sizeof team->old_mask, &team->old_mask) == 0;
-		TRY_GOTO(pin(pthread_self(), options->cores[0], err), fail);
-	}
+	TRY_GOTO(team_attach(team, err), fail);
 	for (int i = 1; i < team->members; i++) TRY_GOTO(start_member(team, i, options, err), fail);
 	*out = team;
 	return STATUS_OK;
@@ -149,7 +159,8 @@ void team_destroy(struct team **team)
 	wait_bump(&t->posted);
 	for (int i = 1; i < t->members; i++)
 		if (t->member[i].running) pthread_join(t->member[i].thread, NULL);
-	if (t->pinned) (void)pthread_setaffinity_np(pthread_self(), sizeof t->old_mask, &t->old_mask);
+	if (t->attached && pthread_equal(t->attached_thread, pthread_self()))
+		(void)pthread_setaffinity_np(pthread_self(), sizeof t->old_mask, &t->old_mask);
 	free(t);
 	*team = NULL;
 }

@@ -20,7 +20,7 @@ struct team;
 struct team_options {
 	const int *cores; /* hardware threads by OS index, element 0 for the caller; may be NULL when pin is false */
 	int members;      /* >= 1, the caller included */
-	bool pin;         /* bind each member to its core; the caller gets its old mask back from team_destroy */
+	bool pin;         /* bind each member to its core */
 };
 
 #define TEAM_MAX_MEMBERS 1024
@@ -31,6 +31,10 @@ typedef void team_fn(void *context, int chunk, int member);
 enum status team_create(struct team **out, const struct team_options *options, struct error *err) NODISCARD;
 /* Joins all members. NULL is fine. */
 void team_destroy(struct team **team);
+
+/* The calling thread is member 0 from now on: binds it, if the team is bound. team_create does it too. A thread gets its old
+ * mask back if it is the one that calls team_destroy. */
+enum status team_attach(struct team *team, struct error *err) NODISCARD;
 
 int team_members(const struct team *team);
 
