@@ -1,0 +1,93 @@
+/* cpu.h: inside the CPU back end: device, stream, and the entries that its files give to the table in cpu.c.
+ *
+ * Ops run at the call, on the caller (member 0) and its team; a stream is only the workspace for them, made once. Files:
+ * cpu.c memory, streams, table · ops.c row-wise ops · linear.c weights and linears · attention.c cache and attention ·
+ * isa*.c and kernels*.h inner loops · team.c threads · topology.c which cores · peak.c what the machine can do.
+ */
+#ifndef TANDEM_DEVICE_CPU_CPU_H
+#define TANDEM_DEVICE_CPU_CPU_H
+
+#include <stdatomic.h>
+
+#include "device/cpu/kernels.h"
+#include "device/cpu/team.h"
+#include "device/device.h"
+
+struct cpu_allocation;
+
+struct cpu_device {
+	struct device base;
+	const struct cpu_kernels *kernels;
+	struct team *team;
+	struct cpu_allocation *allocations; /* owner thread only */
+	_Atomic size_t now[MEM_TAG_COUNT];  /* bytes; read by any thread */
+	_Atomic size_t total, peak;
+};
+
+/* Linear: rows of one work item, panels of one work item, k-steps whose widened weights stay in the first-level cache. */
+#define LINEAR_BLOCK_ROWS 112
+#define LINEAR_BLOCK_PANELS 4
+#define LINEAR_CHUNK_K 128
+
+/* What one member needs while it works on a chunk. All 64-byte aligned. */
+struct cpu_scratch {
+	float *wide;  /* [LINEAR_CHUNK_K][PANEL] widened weights */
+	float *stack; /* [LINEAR_BLOCK_PANELS][SUMTREE_MAX_DEPTH][block rows][PANEL] chains in flight */
+	float *tile;  /* attention: 4 x [TILE_MAX_ROWS][TILE_STRIDE]: queries, weights, block result, running result */
+};
+
+struct cpu_stream {
+	struct stream base;
+	struct stream_options options;
+	int block_rows; /* rows that `stack` has room for */
+	float *packed;  /* [max_rows * max_k] activations in tiles [k][rows of the tile] */
+	float *partial; /* [partials][TILE_STRIDE] attention of one row, head and KV_BLOCK: acc, then max and sum */
+	int64_t partials;
+	int *unit_start; /* [max_rows + 1] attention: first work unit of each sequence */
+	struct cpu_scratch *scratch; /* [members] */
+	void *workspace;             /* one allocation behind all of these */
+};
+
+static inline struct cpu_device *cpu_device(struct device *device)
+{
+	return (struct cpu_device *)device;
+}
+static inline struct cpu_stream *cpu_stream(struct stream *stream)
+{
+	return (struct cpu_stream *)stream;
+}
+static inline const struct cpu_kernels *cpu_kernels(struct stream *stream)
+{
+	return cpu_device(stream->device)->kernels;
+}
+static inline struct team *cpu_team(struct stream *stream)
+{
+	return cpu_device(stream->device)->team;
+}
+
+/* The table of that name, or the best one for "auto" and NULL. UNSUPPORTED if this processor or build lacks it. */
+enum status cpu_isa_find(const struct cpu_kernels **out, const char *name, struct error *err) NODISCARD;
+
+/* OK if the tensor is F32 with sane dimensions. */
+enum status cpu_expect_f32(const struct tensor *t, const char *what, struct error *err) NODISCARD;
+
+static inline float *cpu_row(const struct tensor *t, int64_t row)
+{
+	return (float *)t->data + row * t->row_stride;
+}
+
+size_t cpu_linear_bytes(enum dtype dtype, int n, int k);
+enum status cpu_linear_put(struct stream *stream, const struct linear_weight *w, int n0, int rows, const void *src, size_t src_stride,
+                           struct error *err);
+enum status cpu_linear_copy_rows(struct stream *stream, const struct linear_weight *dst, const struct linear_weight *src, int n0, int rows,
+                                 struct error *err);
+enum status cpu_vector_put(struct stream *stream, float *dst, const void *src, enum dtype dtype, int n, struct error *err);
+size_t cpu_kv_bytes(const struct kv_layout *layout);
+/* Partials that split attention may need under these options (attention.c decides when it splits). */
+int64_t cpu_attention_partials(const struct stream_options *options, int members);
+
+#define X(op) enum status cpu_##op(struct stream *stream, const struct op##_args *args, struct error *err);
+OP_LIST(X)
+#undef X
+
+#endif

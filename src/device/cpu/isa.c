@@ -1,0 +1,48 @@
+/* isa.c: which kernel tables this build has and which of them this processor can run. Best first. */
+#include <stdbool.h>
+#include <string.h>
+
+#include "device/cpu/cpu.h"
+
+struct isa {
+	const struct cpu_kernels *kernels;
+	bool (*usable)(void);
+};
+
+static bool always(void)
+{
+	return true;
+}
+
+#if defined(__x86_64__)
+static bool has_avx512(void)
+{
+	return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
+	       __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+	       __builtin_cpu_supports("f16c");
+}
+
+static bool has_avx2(void)
+{
+	return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+}
+
+static const struct isa isas[] = {{&cpu_kernels_avx512, has_avx512}, {&cpu_kernels_avx2, has_avx2}, {&cpu_kernels_c, always}};
+#else
+static const struct isa isas[] = {{&cpu_kernels_c, always}};
+#endif
+
+enum status cpu_isa_find(const struct cpu_kernels **out, const char *name, struct error *err)
+{
+	*out = NULL;
+	bool automatic = !name || !strcmp(name, "auto");
+	for (size_t i = 0; i < sizeof isas / sizeof *isas; i++) {
+		if (!automatic && strcmp(name, isas[i].kernels->name)) continue;
+		if (isas[i].usable()) {
+			*out = isas[i].kernels;
+			return STATUS_OK;
+		}
+		if (!automatic) return FAIL(err, UNSUPPORTED, "isa %s: this processor lacks it; use auto", name);
+	}
+	return FAIL(err, UNSUPPORTED, "isa %s: not in this build; use auto, avx512, avx2 (both x86-64 only) or c", name);
+}

@@ -1,0 +1,194 @@
+/* isa_c.c: the kernels in plain C. They are the definition of every bit (docs/NUMERICS.md), meant to be read; the loop order is
+ * chosen for that, and only then for speed. fmaf is one rounding on every machine; where it is no instruction (x86-64 without
+ * -mfma) it is a call, which makes this table slow but keeps it right.
+ */
+#include <math.h>
+#include <stdbool.h>
+#include <string.h>
+
+#include "device/cpu/exp.h"
+#include "device/cpu/kernels.h"
+
+/* Sum of 16 lanes: halves are added until one is left. */
+static float lane_sum(const float lane[LANES])
+{
+	float sum[LANES];
+	memcpy(sum, lane, sizeof sum);
+	for (int width = LANES / 2; width > 0; width /= 2)
+		for (int i = 0; i < width; i++) sum[i] = sum[i] + sum[i + width];
+	return sum[0];
+}
+
+/* NaN in `a` is passed over; the same choice for +0 and -0 as the vector instruction's. */
+static float max_f32(float a, float b)
+{
+	return a > b ? a : b;
+}
+
+static float lane_max(const float lane[LANES])
+{
+	float max[LANES];
+	memcpy(max, lane, sizeof max);
+	for (int width = LANES / 2; width > 0; width /= 2)
+		for (int i = 0; i < width; i++) max[i] = max_f32(max[i], max[i + width]);
+	return max[0];
+}
+
+static void widen_f32(float *out, const void *in, size_t n)
+{
+	memcpy(out, in, n * sizeof *out);
+}
+
+static void widen_f16(float *out, const void *in, size_t n)
+{
+	const uint16_t *half = in;
+	for (size_t i = 0; i < n; i++) out[i] = f16_to_f32(half[i]);
+}
+
+static void widen_bf16(float *out, const void *in, size_t n)
+{
+	const uint16_t *half = in;
+	for (size_t i = 0; i < n; i++) out[i] = bf16_to_f32(half[i]);
+}
+
+static void chain_f32(float *acc, const void *w, const float *x, int k, int rows)
+{
+	const float *weight = w;
+	for (int r = 0; r < rows; r++)
+		for (int i = 0; i < k; i++)
+			for (int j = 0; j < PANEL; j++)
+				acc[r * PANEL + j] = fmaf(x[i * rows + r], weight[i * PANEL + j], acc[r * PANEL + j]);
+}
+
+/* The narrow types go through f32 in slices: widening is exact, so this is the same chain. */
+#define SLICE 64
+
+static void chain_f16(float *acc, const void *w, const float *x, int k, int rows)
+{
+	float wide[SLICE * PANEL];
+	for (int i = 0; i < k; i += SLICE) {
+		int n = k - i < SLICE ? k - i : SLICE;
+		widen_f16(wide, (const uint16_t *)w + (size_t)i * PANEL, (size_t)n * PANEL);
+		chain_f32(acc, wide, x + (size_t)i * rows, n, rows);
+	}
+}
+
+static void chain_bf16(float *acc, const void *w, const float *x, int k, int rows)
+{
+	float wide[SLICE * PANEL];
+	for (int i = 0; i < k; i += SLICE) {
+		int n = k - i < SLICE ? k - i : SLICE;
+		widen_bf16(wide, (const uint16_t *)w + (size_t)i * PANEL, (size_t)n * PANEL);
+		chain_f32(acc, wide, x + (size_t)i * rows, n, rows);
+	}
+}
+
+static void rms_norm(float *out, const float *x, const float *weight, int n, float eps)
+{
+	float lane[LANES] = {0};
+	for (int i = 0; i < n; i++) lane[i % LANES] = fmaf(x[i], x[i], lane[i % LANES]);
+	float mean = lane_sum(lane) / (float)n;
+	float r = 1.0f / sqrtf(mean + eps);
+	for (int i = 0; i < n; i++) out[i] = x[i] * r * weight[i];
+}
+
+static void rope(float *x, const float *cosine, const float *sine, int half)
+{
+	for (int i = 0; i < half; i++) {
+		float a = x[i], b = x[i + half], c = cosine[i], s = sine[i];
+		x[i] = fmaf(a, c, -(b * s));
+		x[i + half] = fmaf(b, c, a * s);
+	}
+}
+
+static void swiglu(float *out, const float *gate, const float *up, int n)
+{
+	for (int i = 0; i < n; i++) out[i] = gate[i] / (1.0f + exp_f32(-gate[i])) * up[i];
+}
+
+static void tree_sum(const struct tree_args *args)
+{
+	for (int i = 0; i < args->n; i++) {
+		float stack[SUMTREE_MAX_DEPTH];
+		int depth = 0;
+		for (int s = 0; s < args->sources; s++) {
+			stack[depth++] = args->source[s][args->offset + (size_t)i];
+			for (int m = args->merges[s]; m > 0; m--) {
+				depth--;
+				stack[depth - 1] = stack[depth - 1] + stack[depth];
+			}
+		}
+		float sum = stack[0];
+		if (args->bias) sum = sum + args->bias[i];
+		if (args->residual) sum = args->residual[i] + sum;
+		args->out[i] = sum;
+	}
+}
+
+/* One row of a tile: softmax weights of the visible positions, their maximum and sum. */
+static void attend_weights(const struct attend_args *args, int row)
+{
+	const float *q = args->q + row * TILE_STRIDE;
+	float *p = args->p + row * TILE_STRIDE;
+	float lane[LANES];
+	for (int i = 0; i < LANES; i++) lane[i] = -HUGE_VALF;
+	for (int j = args->lo[row]; j < args->hi[row]; j++) {
+		const float *k = args->k[j / KV_GROUP] + j % KV_GROUP;
+		float dot = 0.0f;
+		for (int d = 0; d < args->head_dim; d++) dot = fmaf(q[d], k[(size_t)d * args->k_stride], dot);
+		p[j] = dot * args->scale;
+		lane[j % LANES] = max_f32(p[j], lane[j % LANES]);
+	}
+	float max = lane_max(lane);
+	for (int i = 0; i < LANES; i++) lane[i] = 0.0f;
+	for (int j = args->lo[row]; j < args->hi[row]; j++) {
+		p[j] = exp_f32(p[j] - max);
+		lane[j % LANES] = lane[j % LANES] + p[j];
+	}
+	args->max[row] = max;
+	args->sum[row] = lane_sum(lane);
+}
+
+static void attend(const struct attend_args *args)
+{
+	for (int row = 0; row < args->rows; row++) {
+		attend_weights(args, row);
+		const float *p = args->p + row * TILE_STRIDE;
+		float *acc = args->acc + row * TILE_STRIDE;
+		for (int d = 0; d < args->v_stride; d++) acc[d] = 0.0f;
+		for (int j = args->lo[row]; j < args->hi[row]; j++) {
+			const float *v = args->v[j / KV_GROUP] + (size_t)(j % KV_GROUP) * args->v_stride;
+			for (int d = 0; d < args->v_stride; d++) acc[d] = fmaf(p[j], v[d], acc[d]);
+		}
+	}
+}
+
+static void rescale(float *acc, const float *part, float a, float b, int n)
+{
+	for (int i = 0; i < n; i++) acc[i] = fmaf(acc[i], a, part[i] * b);
+}
+
+static void divide(float *out, const float *acc, float by, int n)
+{
+	for (int i = 0; i < n; i++) out[i] = acc[i] / by;
+}
+
+static void exponential(float *out, const float *x, int n)
+{
+	for (int i = 0; i < n; i++) out[i] = exp_f32(x[i]);
+}
+
+const struct cpu_kernels cpu_kernels_c = {
+	.name = "c",
+	.tile_rows = 4,
+	.chain = {[DTYPE_F32] = chain_f32, [DTYPE_F16] = chain_f16, [DTYPE_BF16] = chain_bf16},
+	.widen = {[DTYPE_F32] = widen_f32, [DTYPE_F16] = widen_f16, [DTYPE_BF16] = widen_bf16},
+	.rms_norm = rms_norm,
+	.rope = rope,
+	.swiglu = swiglu,
+	.tree_sum = tree_sum,
+	.attend = attend,
+	.rescale = rescale,
+	.divide = divide,
+	.exp = exponential,
+};

@@ -1,0 +1,76 @@
+/* kernels.h: what an instruction set must provide to the CPU back end: inner loops on dense memory, one thread, no checks.
+ *
+ * The C table (isa_c.c) is the specification: the others give the same bits for every input whose result is not NaN (for NaN
+ * only the fact). Who calls: linear.c, attention.c, ops.c, which check arguments, cut the work and own the order of everything
+ * above one kernel call. Numbers of elements are exact: no kernel reads or writes outside what is stated here.
+ */
+#ifndef TANDEM_DEVICE_CPU_KERNELS_H
+#define TANDEM_DEVICE_CPU_KERNELS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/dtype.h"
+#include "base/sumtree.h"
+
+#define LANES 16             /* partial sums of a reduction over one row: element i goes to lane i % LANES */
+#define PANEL 32             /* outputs of a weight panel: [K][PANEL] elements, a bf16 k-step is one cache line */
+#define KV_BLOCK 256         /* positions whose softmax is one unit of the definition, anchored at position 0 */
+#define KV_GROUP 16          /* positions that are surely in one cache block (block_tokens is a multiple of it) */
+#define TILE_MAX_ROWS 14     /* no table's tile_rows exceeds it */
+#define TILE_STRIDE 272      /* floats from one row of an attention tile to the next: 256, and off the cache-set period */
+#define MAX_HEAD_DIM 256
+
+/* A tile of `rows` query vectors against one block of KV_BLOCK positions of one KV head. Row r sees the positions
+ * [lo[r], hi[r]) of the block, lo < hi. Memory of positions that no row sees is not used in any result; that of groups (KV_GROUP
+ * positions) that no row sees is not read, and their pointers may be anything. */
+struct attend_args {
+	int rows; /* 1..tile_rows */
+	int head_dim;
+	float scale;
+	const float *q; /* [rows][TILE_STRIDE], head_dim used */
+	int lo[TILE_MAX_ROWS], hi[TILE_MAX_ROWS];
+	const float *k[KV_BLOCK / KV_GROUP]; /* group g: element (d, position i) at d * k_stride + i */
+	const float *v[KV_BLOCK / KV_GROUP]; /* group g: element (position i, d) at i * v_stride + d, d < v_stride */
+	int k_stride, v_stride;              /* v_stride: head_dim rounded up to LANES; the padding is zero */
+	float *p;                            /* [rows][TILE_STRIDE] scratch: scores, then weights */
+	float *max, *sum;                    /* [rows] out */
+	float *acc;                          /* [rows][TILE_STRIDE] out, v_stride used: sum of p * v, not divided */
+};
+
+/* out = residual + (tree sum of `sources` + bias) over n elements; residual and bias may be NULL. */
+struct tree_args {
+	const float *const *source; /* [sources], + offset */
+	size_t offset;
+	const uint8_t *merges;
+	int sources;
+	const float *residual, *bias;
+	float *out;
+	int n;
+};
+
+struct cpu_kernels {
+	const char *name;
+	int tile_rows; /* rows that `chain` and `attend` take at most */
+
+	/* acc[r][j] = fma chain over ascending i of x[i][r] * w[i][j], continued from acc. acc [rows][PANEL], x [k][rows], w [k][PANEL]. */
+	void (*chain[DTYPE_COUNT])(float *acc, const void *w, const float *x, int k, int rows);
+	/* n elements (a multiple of PANEL) to f32. Vector kernels need both 64-byte aligned. */
+	void (*widen[DTYPE_COUNT])(float *out, const void *in, size_t n);
+
+	void (*rms_norm)(float *out, const float *x, const float *weight, int n, float eps); /* out may be x */
+	void (*rope)(float *x, const float *cosine, const float *sine, int half);             /* pairs (i, i + half) */
+	void (*swiglu)(float *out, const float *gate, const float *up, int n);
+	void (*tree_sum)(const struct tree_args *args);
+	void (*attend)(const struct attend_args *args);
+	/* acc = fma(acc, a, part * b), n a multiple of LANES. */
+	void (*rescale)(float *acc, const float *part, float a, float b, int n);
+	void (*divide)(float *out, const float *acc, float by, int n);
+	void (*exp)(float *out, const float *x, int n); /* the exponential of all ops, by itself, for its checker */
+};
+
+extern const struct cpu_kernels cpu_kernels_c;
+extern const struct cpu_kernels cpu_kernels_avx2;   /* x86-64 builds only */
+extern const struct cpu_kernels cpu_kernels_avx512; /* x86-64 builds only */
+
+#endif

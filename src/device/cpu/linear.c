@@ -1,0 +1,356 @@
+/* linear.c: weights in panels, and y = x W^T for any number of rows with one order of summation.
+ *
+ * Layout: [ceil(n / PANEL)][k][PANEL] in the checkpoint's dtype, outputs past n zero. A vector lane is an output, so a sum over k is
+ * one fma chain per lane and no lane reduction exists; one row and a thousand rows do the same arithmetic.
+ *
+ * Rows are cut into tiles of nearly equal height (<= tile_rows), tiles are packed as [k][rows of the tile]. Up to one tile, the
+ * chain reads the weights where they lie, once, in their own type. Beyond that a work item is a few panels times a block of tiles:
+ * LINEAR_CHUNK_K steps of a panel are widened into the first-level cache and used by all tiles of the block; chains pause in
+ * `stack` between chunks, so their order stays k ascending.
+ *
+ * With a sum_split each leaf segment is a chain of its own from +0; a finished leaf stays on `stack` until the program of
+ * base/sumtree.h adds it to its neighbour. Each span leaves one value, in its slot of y.
+ */
+#include <string.h>
+
+#include "device/cpu/cpu.h"
+
+/* Below this many multiplications the caller works alone. */
+#define SERIAL_PRODUCTS 65536
+/* Elements of x below which packing is not shared. */
+#define SERIAL_PACK 16384
+#define PACK_CHUNK_K 512
+#define PUT_CHUNK_K 64 /* k-steps transposed at a time: 32 source rows of 128 bytes, 4 KiB of panel */
+
+struct linear_job {
+	const struct linear_args *args;
+	const struct cpu_kernels *kernels;
+	struct cpu_stream *stream;
+	const float *x; /* tiles, packed; a single row as it is */
+	int rows, tiles, blocks;
+	int panels, group, groups; /* panels, panels per item, items along them */
+	int chunk_k;
+	bool direct; /* chain on the stored type */
+	int spans, leaves, leaf_k;
+	struct sum_span span[SUMTREE_MAX_SPANS];   /* relative to the rank's first leaf */
+	uint8_t merges[SUMTREE_MAX_LEAVES];
+};
+
+static int tile_begin(const struct linear_job *job, int tile)
+{
+	return (int)((int64_t)tile * job->rows / job->tiles);
+}
+
+static int block_begin(const struct linear_job *job, int block)
+{
+	return (int)((int64_t)block * job->tiles / job->blocks);
+}
+
+/* Tile `chunk % tiles`, k-steps [chunk / tiles * PACK_CHUNK_K ...): x [row][k] to [k][row]. */
+static void pack_chunk(void *context, int chunk, int member)
+{
+	(void)member;
+	const struct linear_job *job = context;
+	const struct tensor *x = &job->args->x;
+	int tile = chunk % job->tiles, row = tile_begin(job, tile), height = tile_begin(job, tile + 1) - row;
+	int k0 = chunk / job->tiles * PACK_CHUNK_K, k1 = x->cols - k0 < PACK_CHUNK_K ? x->cols : k0 + PACK_CHUNK_K;
+	float *out = job->stream->packed + (size_t)row * (size_t)x->cols + (size_t)k0 * (size_t)height;
+	for (int r = 0; r < height; r++) {
+		const float *in = cpu_row(x, row + r);
+		for (int k = k0; k < k1; k++) out[(size_t)(k - k0) * (size_t)height + (size_t)r] = in[k];
+	}
+}
+
+struct item {
+	const struct linear_job *job;
+	struct cpu_scratch *scratch;
+	int first_panel, panels;
+	int first_tile, end_tile;
+	int row, rows; /* of the block */
+};
+
+/* Chains in flight of one panel at one depth of the stack: [rows][PANEL]. */
+static float *chains(const struct item *item, int panel, int depth)
+{
+	size_t one = (size_t)item->job->stream->block_rows * PANEL;
+	return item->scratch->stack + ((size_t)panel * SUMTREE_MAX_DEPTH + (size_t)depth) * one;
+}
+
+static void sum_segment(const struct item *item, int panel, int depth, int k0, int k1)
+{
+	const struct linear_job *job = item->job;
+	const struct linear_weight *weight = job->args->weight;
+	size_t at = ((size_t)(item->first_panel + panel) * (size_t)weight->k + (size_t)k0) * PANEL;
+	const void *w = (const char *)weight->data + at * dtype_bytes(weight->dtype);
+	enum dtype dtype = weight->dtype;
+	if (!job->direct) {
+		job->kernels->widen[dtype](item->scratch->wide, w, (size_t)(k1 - k0) * PANEL);
+		w = item->scratch->wide;
+		dtype = DTYPE_F32;
+	}
+	float *acc = chains(item, panel, depth);
+	for (int tile = item->first_tile; tile < item->end_tile; tile++) {
+		int row = tile_begin(job, tile), height = tile_begin(job, tile + 1) - row;
+		const float *x = job->x + (size_t)row * (size_t)weight->k + (size_t)k0 * (size_t)height;
+		job->kernels->chain[dtype](acc + (size_t)(row - item->row) * PANEL, w, x, k1 - k0, height);
+	}
+}
+
+/* One leaf: k0..k0+leaf_k in equal chunks, chunk after chunk for all panels so that the chunk of x stays in the second-level cache. */
+static void sum_leaf(const struct item *item, int depth, int k0)
+{
+	const struct linear_job *job = item->job;
+	for (int p = 0; p < item->panels; p++) memset(chains(item, p, depth), 0, (size_t)item->rows * PANEL * sizeof(float));
+	int chunks = (job->leaf_k + job->chunk_k - 1) / job->chunk_k;
+	for (int c = 0; c < chunks; c++) {
+		int from = k0 + (int)((int64_t)c * job->leaf_k / chunks), to = k0 + (int)((int64_t)(c + 1) * job->leaf_k / chunks);
+		for (int p = 0; p < item->panels; p++) sum_segment(item, p, depth, from, to);
+	}
+}
+
+static void merge_top(const struct item *item, int depth)
+{
+	for (int p = 0; p < item->panels; p++) {
+		float *a = chains(item, p, depth - 2);
+		const float *b = chains(item, p, depth - 1);
+		for (int i = 0; i < item->rows * PANEL; i++) a[i] = a[i] + b[i];
+	}
+}
+
+static void store(const struct item *item, int slot)
+{
+	const struct linear_args *args = item->job->args;
+	for (int p = 0; p < item->panels; p++) {
+		int n0 = (item->first_panel + p) * PANEL, n = args->weight->n - n0 < PANEL ? args->weight->n - n0 : PANEL;
+		for (int r = 0; r < item->rows; r++) {
+			float *y = cpu_row(&args->y, item->row + r) + slot * args->y.slot_stride + n0;
+			const float *acc = chains(item, p, 0) + (size_t)r * PANEL;
+			if (!args->bias) memcpy(y, acc, (size_t)n * sizeof *y);
+			else
+				for (int i = 0; i < n; i++) y[i] = acc[i] + args->bias[n0 + i];
+		}
+	}
+}
+
+static void linear_chunk(void *context, int chunk, int member)
+{
+	const struct linear_job *job = context;
+	int group = chunk / job->blocks, block = chunk % job->blocks;
+	struct item item = {
+		.job = job,
+		.scratch = &job->stream->scratch[member],
+		.first_panel = group * job->group,
+		.panels = job->panels - group * job->group < job->group ? job->panels - group * job->group : job->group,
+		.first_tile = block_begin(job, block),
+		.end_tile = block_begin(job, block + 1),
+	};
+	item.row = tile_begin(job, item.first_tile);
+	item.rows = tile_begin(job, item.end_tile) - item.row;
+	for (int s = 0; s < job->spans; s++) {
+		int depth = 0;
+		for (int leaf = job->span[s].lo; leaf < job->span[s].hi; leaf++) {
+			sum_leaf(&item, depth++, leaf * job->leaf_k);
+			for (int m = job->merges[leaf]; m > 0; m--) merge_top(&item, depth--);
+		}
+		store(&item, s);
+	}
+}
+
+static enum status plan_sum(struct linear_job *job, struct error *err)
+{
+	const struct sum_split *split = job->args->split;
+	int k = job->args->weight->k;
+	if (!split) {
+		job->spans = job->leaves = 1;
+		job->leaf_k = k;
+		job->span[0] = (struct sum_span){0, 1};
+		job->merges[0] = 0;
+		return tensor_expect(&job->args->x, job->args->y.dist, "linear x (as y)", err);
+	}
+	TRY(tensor_expect(&job->args->y, TENSOR_PARTIAL, "linear y with a split", err));
+	if (split->leaves < 1 || split->first < 0 || split->first + split->leaves > split->tree_leaves || split->tree_leaves > SUMTREE_MAX_LEAVES ||
+	    split->spans < 1 || split->spans > SUMTREE_MAX_SPANS || split->spans != job->args->y.slots || k % split->leaves)
+		return FAIL(err, BAD_INPUT, "linear: %d inputs in %d leaves (%d.. of %d), %d spans for %d slots; equal leaves and a slot a span are wanted", k,
+		            split->leaves, split->first, split->tree_leaves, split->spans, job->args->y.slots);
+	if (job->args->bias) return FAIL(err, BAD_INPUT, "linear: bias with a split; it is added once, after the sum over ranks");
+	job->spans = split->spans;
+	job->leaves = split->leaves;
+	job->leaf_k = k / split->leaves;
+	for (int s = 0; s < split->spans; s++) {
+		struct sum_span span = split->span[s];
+		if (span.lo < split->first || span.hi <= span.lo || span.hi > split->first + split->leaves)
+			return FAIL(err, BAD_INPUT, "linear: span [%d,%d) outside the rank's leaves [%d,%d)", span.lo, span.hi, split->first,
+			            split->first + split->leaves);
+		job->span[s] = (struct sum_span){(int16_t)(span.lo - split->first), (int16_t)(span.hi - split->first)};
+		sumtree_leaf_program(split->tree_leaves, span, job->merges + job->span[s].lo);
+	}
+	return STATUS_OK;
+}
+
+static enum status check_linear(const struct cpu_stream *stream, const struct linear_args *args, struct error *err)
+{
+	const struct linear_weight *w = args->weight;
+	TRY(cpu_expect_f32(&args->x, "linear x", err));
+	TRY(cpu_expect_f32(&args->y, "linear y", err));
+	if (args->x.dist == TENSOR_PARTIAL) return tensor_expect(&args->x, TENSOR_SHARDED, "linear x", err);
+	if ((unsigned)w->dtype >= DTYPE_COUNT || w->n < 1 || w->k < 1 || args->x.cols != w->k || args->y.cols != w->n || args->x.rows != args->y.rows)
+		return FAIL(err, BAD_INPUT, "linear: x [%d,%d] with weight [%d,%d] to y [%d,%d]", args->x.rows, args->x.cols, w->n, w->k, args->y.rows,
+		            args->y.cols);
+	if (args->x.rows > 1 && (args->x.rows > stream->options.max_rows || w->k > stream->options.max_k))
+		return FAIL(err, BAD_INPUT, "linear: %d rows of %d inputs in a stream made for %d rows of %d", args->x.rows, w->k,
+		            stream->options.max_rows, stream->options.max_k);
+	return STATUS_OK;
+}
+
+static void run(struct linear_job *job, int chunks, bool alone, team_fn *fn)
+{
+	if (alone)
+		for (int i = 0; i < chunks; i++) fn(job, i, 0);
+	else team_run(cpu_team(&job->stream->base), chunks, fn, job);
+}
+
+enum status cpu_linear(struct stream *base, const struct linear_args *args, struct error *err)
+{
+	struct cpu_stream *stream = cpu_stream(base);
+	TRY(check_linear(stream, args, err));
+	struct linear_job job = {.args = args, .kernels = cpu_kernels(base), .stream = stream, .rows = args->x.rows};
+	TRY(plan_sum(&job, err));
+	if (!job.rows) return STATUS_OK;
+	int k = args->weight->k, members = team_members(cpu_team(base));
+	job.tiles = (job.rows + job.kernels->tile_rows - 1) / job.kernels->tile_rows;
+	int block_tiles = LINEAR_BLOCK_ROWS / job.kernels->tile_rows;
+	job.blocks = (job.tiles + block_tiles - 1) / block_tiles;
+	job.panels = (args->weight->n + PANEL - 1) / PANEL;
+	job.direct = job.tiles == 1 || args->weight->dtype == DTYPE_F32;
+	job.chunk_k = job.tiles == 1 ? job.leaf_k : LINEAR_CHUNK_K;
+	/* Several panels an item save reads of x; too few items leave a member idle at the end. */
+	job.group = job.tiles == 1 ? 1 : LINEAR_BLOCK_PANELS;
+	while (job.group > 1 && job.panels / job.group * job.blocks < 8 * members) job.group--;
+	job.groups = (job.panels + job.group - 1) / job.group;
+	job.x = args->x.data;
+	if (job.rows > 1) {
+		job.x = stream->packed;
+		run(&job, job.tiles * ((k + PACK_CHUNK_K - 1) / PACK_CHUNK_K), (int64_t)job.rows * k < SERIAL_PACK, pack_chunk);
+	}
+	run(&job, job.groups * job.blocks, (int64_t)job.rows * k * args->weight->n < SERIAL_PRODUCTS, linear_chunk);
+	return STATUS_OK;
+}
+
+/* --- weights ---------------------------------------------------------------------------------------------------------- */
+
+size_t cpu_linear_bytes(enum dtype dtype, int n, int k)
+{
+	return (size_t)(n + PANEL - 1) / PANEL * PANEL * (size_t)k * dtype_bytes(dtype);
+}
+
+struct put_job {
+	const struct linear_weight *w;
+	int n0, rows;
+	const char *src;   /* put: row n0 */
+	size_t src_stride;
+	const char *panels; /* copy_rows: the other device's data */
+	int first_panel, chunks_k;
+};
+
+/* The part of panel `panel` that the job's rows cover: lanes [*lo, *hi). */
+static void put_lanes(const struct put_job *job, int panel, int *lo, int *hi)
+{
+	int from = job->n0 - panel * PANEL, to = job->n0 + job->rows - panel * PANEL;
+	*lo = from > 0 ? from : 0;
+	*hi = to < PANEL ? to : PANEL;
+}
+
+static void put_u16(uint16_t *out, const char *in, int steps)
+{
+	for (int k = 0; k < steps; k++) memcpy(out + (size_t)k * PANEL, in + (size_t)k * 2, 2);
+}
+
+static void put_u32(uint32_t *out, const char *in, int steps)
+{
+	for (int k = 0; k < steps; k++) memcpy(out + (size_t)k * PANEL, in + (size_t)k * 4, 4);
+}
+
+/* One panel's lanes, all k: blocks of PUT_CHUNK_K steps so that the strided side stays in cache. */
+static void put_chunk(void *context, int chunk, int member)
+{
+	(void)member;
+	const struct put_job *job = context;
+	size_t unit = dtype_bytes(job->w->dtype);
+	int panel = job->first_panel + chunk, lo, hi;
+	put_lanes(job, panel, &lo, &hi);
+	for (int k0 = 0; k0 < job->w->k; k0 += PUT_CHUNK_K) {
+		int steps = job->w->k - k0 < PUT_CHUNK_K ? job->w->k - k0 : PUT_CHUNK_K;
+		size_t at = ((size_t)panel * (size_t)job->w->k + (size_t)k0) * PANEL;
+		for (int lane = lo; lane < hi; lane++) {
+			const char *in = job->src + (size_t)(panel * PANEL + lane - job->n0) * job->src_stride + (size_t)k0 * unit;
+			if (unit == 2) put_u16((uint16_t *)job->w->data + at + lane, in, steps);
+			else put_u32((uint32_t *)job->w->data + at + lane, in, steps);
+		}
+	}
+}
+
+static void copy_chunk(void *context, int chunk, int member)
+{
+	(void)member;
+	const struct put_job *job = context;
+	size_t unit = dtype_bytes(job->w->dtype), panel_bytes = (size_t)job->w->k * PANEL * unit;
+	int panel = job->first_panel + chunk, lo, hi;
+	put_lanes(job, panel, &lo, &hi);
+	char *out = (char *)job->w->data + (size_t)panel * panel_bytes;
+	const char *in = job->panels + (size_t)panel * panel_bytes;
+	if (lo == 0 && hi == PANEL) {
+		memcpy(out, in, panel_bytes);
+		return;
+	}
+	size_t offset = (size_t)lo * unit, bytes = (size_t)(hi - lo) * unit;
+	for (size_t k = 0; k < (size_t)job->w->k; k++) memcpy(out + k * PANEL * unit + offset, in + k * PANEL * unit + offset, bytes);
+}
+
+static enum status check_rows(const struct linear_weight *w, int n0, int rows, struct error *err)
+{
+	if ((unsigned)w->dtype < DTYPE_COUNT && w->data && n0 >= 0 && rows >= 0 && rows <= w->n - n0) return STATUS_OK;
+	return FAIL(err, BAD_INPUT, "linear weight [%d,%d]: rows [%d,%d) are not in it", w->n, w->k, n0, n0 + rows);
+}
+
+static void run_panels(struct stream *stream, struct put_job *job, team_fn *fn)
+{
+	if (!job->rows) return;
+	job->first_panel = job->n0 / PANEL;
+	team_run(cpu_team(stream), (job->n0 + job->rows - 1) / PANEL - job->first_panel + 1, fn, job);
+}
+
+enum status cpu_linear_put(struct stream *stream, const struct linear_weight *w, int n0, int rows, const void *src, size_t src_stride,
+                           struct error *err)
+{
+	TRY(check_rows(w, n0, rows, err));
+	run_panels(stream, &(struct put_job){.w = w, .n0 = n0, .rows = rows, .src = src, .src_stride = src_stride}, put_chunk);
+	return STATUS_OK;
+}
+
+enum status cpu_linear_copy_rows(struct stream *stream, const struct linear_weight *dst, const struct linear_weight *src, int n0, int rows,
+                                 struct error *err)
+{
+	TRY(check_rows(dst, n0, rows, err));
+	if (dst->n != src->n || dst->k != src->k || dst->dtype != src->dtype)
+		return FAIL(err, BAD_INPUT, "linear weight copy: [%d,%d] %s from [%d,%d] %s; equal ones are wanted", dst->n, dst->k, dtype_name(dst->dtype),
+		            src->n, src->k, dtype_name(src->dtype));
+	run_panels(stream, &(struct put_job){.w = dst, .n0 = n0, .rows = rows, .panels = src->data}, copy_chunk);
+	return STATUS_OK;
+}
+
+enum status cpu_vector_put(struct stream *stream, float *dst, const void *src, enum dtype dtype, int n, struct error *err)
+{
+	(void)stream;
+	if ((unsigned)dtype >= DTYPE_COUNT || n < 0) return FAIL(err, BAD_INPUT, "vector put: %d elements of type %d", n, (int)dtype);
+	const char *in = src;
+	for (int i = 0; i < n; i++) {
+		uint16_t half;
+		if (dtype == DTYPE_F32) {
+			memcpy(dst + i, in + (size_t)i * 4, 4);
+			continue;
+		}
+		memcpy(&half, in + (size_t)i * 2, 2);
+		dst[i] = dtype == DTYPE_BF16 ? bf16_to_f32(half) : f16_to_f32(half);
+	}
+	return STATUS_OK;
+}

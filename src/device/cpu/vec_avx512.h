@@ -1,0 +1,51 @@
+/* vec_avx512.h: 16 f32 lanes as one 512-bit register, for kernels_vec.h. Each function is one IEEE operation per lane. */
+#ifndef TANDEM_DEVICE_CPU_VEC_AVX512_H
+#define TANDEM_DEVICE_CPU_VEC_AVX512_H
+
+#include <immintrin.h>
+#include <stdint.h>
+
+#define VEC_NAME "avx512"
+#define VEC_TILE_ROWS 14 /* 28 accumulators, 2 weights, 1 broadcast of 32 registers */
+
+typedef __m512 v16;
+typedef __mmask16 m16;
+
+#define VEC static inline __attribute__((always_inline))
+
+VEC v16 v_zero(void) { return _mm512_setzero_ps(); }
+VEC v16 v_set(float x) { return _mm512_set1_ps(x); }
+VEC v16 v_load(const float *p) { return _mm512_loadu_ps(p); }
+VEC void v_store(float *p, v16 a) { _mm512_storeu_ps(p, a); }
+VEC v16 v_add(v16 a, v16 b) { return _mm512_add_ps(a, b); }
+VEC v16 v_sub(v16 a, v16 b) { return _mm512_sub_ps(a, b); }
+VEC v16 v_mul(v16 a, v16 b) { return _mm512_mul_ps(a, b); }
+VEC v16 v_div(v16 a, v16 b) { return _mm512_div_ps(a, b); }
+VEC v16 v_max(v16 a, v16 b) { return _mm512_max_ps(a, b); } /* a > b ? a : b */
+VEC v16 v_fma(v16 a, v16 b, v16 c) { return _mm512_fmadd_ps(a, b, c); }
+VEC v16 v_negate(v16 a) { return _mm512_xor_ps(a, _mm512_set1_ps(-0.0f)); }
+
+/* Lanes [lo, hi), 0 <= lo <= hi <= 16. */
+VEC m16 m_range(int lo, int hi) { return (m16)(((1u << hi) - 1) & ~((1u << lo) - 1)); }
+VEC m16 m_less(v16 a, v16 b) { return _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ); }
+VEC m16 m_nan(v16 a) { return _mm512_cmp_ps_mask(a, a, _CMP_UNORD_Q); }
+VEC v16 v_select(m16 m, v16 yes, v16 no) { return _mm512_mask_blend_ps(m, no, yes); }
+VEC v16 v_load_first(const float *p, int n) { return _mm512_maskz_loadu_ps(m_range(0, n), p); } /* others 0, not read */
+VEC void v_store_first(float *p, v16 a, int n) { _mm512_mask_storeu_ps(p, m_range(0, n), a); }
+
+VEC v16 v_load_f16(const uint16_t *p) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p)); }
+VEC v16 v_load_bf16(const uint16_t *p)
+{
+	return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)p)), 16));
+}
+
+/* a with bits(b) << 23 added to its bits. */
+VEC v16 v_add_exponent(v16 a, v16 b)
+{
+	return _mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(a), _mm512_slli_epi32(_mm512_castps_si512(b), 23)));
+}
+
+VEC __m256 v_low(v16 a) { return _mm512_castps512_ps256(a); }
+VEC __m256 v_high(v16 a) { return _mm512_extractf32x8_ps(a, 1); }
+
+#endif

@@ -1,0 +1,32 @@
+/* device.c: the back ends of this build, by name. */
+#include "device/device.h"
+
+#include <string.h>
+
+/* X(name): each back end defines `const struct device_ops NAME_device_ops`. */
+#define BACKEND_LIST(X) X(cpu)
+
+#define X(backend) extern const struct device_ops backend##_device_ops;
+BACKEND_LIST(X)
+#undef X
+
+static const struct device_ops *const backends[] = {
+#define X(backend) &backend##_device_ops,
+	BACKEND_LIST(X)
+#undef X
+};
+
+const struct device_ops *device_find(const char *name)
+{
+	for (size_t i = 0; i < sizeof backends / sizeof *backends; i++)
+		if (!strcmp(backends[i]->name, name)) return backends[i];
+	return NULL;
+}
+
+const char *device_names(void)
+{
+#define X(backend) ", " #backend
+	static const char names[] = BACKEND_LIST(X);
+#undef X
+	return names + 2;
+}
