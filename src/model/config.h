@@ -1,6 +1,10 @@
 /* config.h: a model's config.json and generation_config.json as one plain struct. Every size of the engine comes from here or
  * from the checkpoint (S1). Old and new key styles are accepted; what tandem does not implement is refused by name. A model that
  * can be planned but not run (hybrid, MoE, quantised …) loads with `cannot_run` set. Owner: the caller; immutable after load.
+ *
+ * Defaults are those of the HF configuration classes, except for the sizes that make a model (hidden_size, intermediate_size,
+ * num_hidden_layers, num_attention_heads, vocab_size): these must be in the file. All sizes are bounded so that no product of them
+ * that the engine or the planner forms (at most sizes of one tensor x layers x 4 bytes) can overflow int64_t.
  */
 #ifndef TANDEM_MODEL_CONFIG_H
 #define TANDEM_MODEL_CONFIG_H
@@ -14,6 +18,7 @@
 
 #define MODEL_MAX_EOS 16
 #define MODEL_MAX_LAYERS 1024
+#define MODEL_MAX_HEAD_DIM 512
 
 enum rope_type { ROPE_DEFAULT, ROPE_LINEAR, ROPE_DYNAMIC, ROPE_LLAMA3, ROPE_YARN };
 
@@ -38,7 +43,7 @@ struct model_config {
 	int layers;
 	int q_heads, kv_heads, head_dim; /* Nq, Nkv, D */
 	int vocab_size;
-	int max_position; /* longest context that the file declares */
+	int max_position; /* longest context that the file declares, scaled rope counted in */
 	float rms_eps;
 	bool qkv_bias, o_bias, mlp_bias;
 	bool qk_norm;       /* per-head RMS norm of q and k before rope (Qwen3) */
@@ -48,15 +53,23 @@ struct model_config {
 	struct rope_config rope;
 	int sliding_window; /* tokens; 0: none */
 	uint8_t layer_kind[MODEL_MAX_LAYERS]; /* enum layer_kind */
-	int eos[MODEL_MAX_EOS], eos_count;    /* union of config.json and generation_config.json */
-	int bos;                              /* -1: none */
+	int eos[MODEL_MAX_EOS], eos_count; /* union of config.json and generation_config.json; no default: a class default (Llama: 2)
+	                                    * would be an ordinary token in another vocabulary */
+	int bos;                           /* -1: none */
 
 	/* Planning only. */
 	bool attn_output_gate;
 	struct {
 		int k_heads, k_dim, v_heads, v_dim, conv_kernel;
-	} gdn;                 /* k_heads 0: no GDN layer */
-	char tensor_prefix[48]; /* "model." or "model.language_model." */
+		enum dtype state_dtype;
+		bool by_k_head; /* the checkpoint stores q k v z and b a interleaved by k head (qwen3_next), else as flat segments */
+	} gdn;                  /* k_heads 0: no GDN layer */
+	struct {
+		int experts, experts_per_token, intermediate;
+		int shared_intermediate; /* 0: no shared expert */
+		int layers;              /* how many layers have experts instead of one MLP */
+	} moe;                  /* experts 0: dense */
+	char tensor_prefix[48]; /* "model." or "model.language_model."; manifest_match asks the checkpoint */
 	char cannot_run[200];   /* empty: runs. Else why not, for the message */
 };
 
@@ -68,7 +81,7 @@ struct generation_defaults {
 	bool present;
 };
 
-/* `path`: a model folder, or a config.json. BAD_INPUT for values that make no sense (zero, negative, 2^62, fractions, strings),
+/* `path`: a model folder, or a config.json. The eos ids of a generation_config.json beside it are added. BAD_INPUT for values that make no sense (zero, negative, 2^62, fractions, strings),
  * UNSUPPORTED for what is not implemented, IO if unreadable. */
 enum status model_config_load(struct model_config *out, const char *path, const struct log *log, struct error *err) NODISCARD;
 /* The same from text (fuzzing); generation_config.json is not looked for. */

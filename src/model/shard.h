@@ -5,6 +5,7 @@
 #ifndef TANDEM_MODEL_SHARD_H
 #define TANDEM_MODEL_SHARD_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "base/sumtree.h"
@@ -53,7 +54,8 @@ struct weight {
 	int dims;           /* 1 or 2: what the checkpoint must declare */
 	enum shard_kind kind;
 	int64_t unit; /* rows (column) or cols (row) that must stay together: head_dim, or 1 */
-	int64_t units; /* rows / unit or cols / unit: q heads, kv heads, I */
+	int64_t units; /* rows / unit or cols / unit: q heads, kv heads, I; 1 when replicated */
+	bool may_replicate; /* with fewer units than ranks each rank may hold one unit, shared with others: only K and V (S4) */
 };
 
 struct manifest {
@@ -64,11 +66,16 @@ struct manifest {
 /* All tensors that `config` needs. UNSUPPORTED where config->cannot_run. Owner of the list: the caller (manifest_fini). */
 enum status manifest_init(struct manifest *out, const struct model_config *config, struct error *err) NODISCARD;
 void manifest_fini(struct manifest *manifest);
-/* NULL if the model has no such tensor. layer -1 for the outer ones. */
+/* NULL if the model has no such tensor. layer -1 for the outer ones. Takes constant time. */
 const struct weight *manifest_find(const struct manifest *manifest, enum weight_role role, int layer);
+/* Sets config->tensor_prefix to the one of the known prefixes under which `source` holds the embedding (multimodal files have used
+ * several; a text-only export of one drops them). Without a match the prefix stays as the config suggests. */
+struct source;
+void manifest_match(struct model_config *config, const struct source *source);
 
-/* The part of `weight` on `rank`. A column tensor with fewer units than ranks is replicated by unit when world_size is a multiple
- * of units (S4). Refusals name tensor, axis, expected, found. */
+/* The part of `weight` on `rank`. K and V with fewer heads than ranks are replicated by head when world_size is a multiple of the
+ * heads (S4). Bias of a row-parallel linear is replicated: it is added once, after the sum. Refusals name tensor, axis, expected,
+ * found, and the degrees that would work. */
 enum status shard_of(struct shard_spec *out, const struct weight *weight, int world_size, int rank, struct error *err) NODISCARD;
 /* Checks one spec by itself: rank/world legal, dims positive, replicated local = global, range in bounds, byte product. */
 enum status shard_validate(const struct shard_spec *spec, const char *name, size_t element_bytes, struct error *err) NODISCARD;
@@ -76,9 +83,15 @@ enum status shard_validate(const struct shard_spec *spec, const char *name, size
 enum status shard_validate_group(const struct shard_spec *specs, int world_size, const char *name, struct error *err) NODISCARD;
 
 #define SHARD_MAX_WORLD 64
-/* OK if this degree can run; else BAD_INPUT with the reason and the degrees (1..8) that would work. */
+/* A degree is legal if every rank gets whole query heads, whole KV heads (or one shared KV head), an equal share of the intermediate
+ * size (and of GDN heads, expert widths), and whole leaves of the summation tree. The tree depends on the model alone, so that the
+ * bits do not depend on the degree (C6): beyond 8 a degree must divide its leaves, or it is refused.
+ * OK if this degree can run; else BAD_INPUT with the reason and the degrees (1..8) that would work. */
 enum status shard_degree(const struct model_config *config, int world_size, struct error *err) NODISCARD;
-/* Leaves of the model's summation tree: lcm of its legal degrees up to 8 (and of world_size, if that is larger). */
+#define SHARD_REASON_BYTES 160
+/* All reasons why the degree is illegal, at most `max`; 0: legal. */
+int shard_reasons(const struct model_config *config, int world_size, char (*reason)[SHARD_REASON_BYTES], int max);
+/* Leaves of the model's summation tree: the least common multiple of its legal degrees up to 8. */
 int shard_tree_leaves(const struct model_config *config);
 
 #endif

@@ -3,6 +3,11 @@
  * Reads may be made by all ranks at once. Each byte of a checkpoint is meant to be read once for the whole process (S5): the loader
  * asks for disjoint regions, `bytes_read` counts. Everything in a file is untrusted (S6): header length, offsets, overlap, dtype,
  * shape, duplicate names, missing files, paths that leave the folder are all checked at open with a message naming file and tensor.
+ *
+ * As the format says, tensors tile the data without holes, a header has at most 100 MB, `__metadata__` holds strings. Element types
+ * other than F32, F16, BF16 may be in a file; asking for such a tensor is what is refused. File names in an index must stay inside
+ * the folder; links are followed, wherever they point (a download cache is made of them). A file that shrinks after open is not
+ * defended against: the mapping then faults, as with every program that maps weights.
  */
 #ifndef TANDEM_MODEL_SOURCE_H
 #define TANDEM_MODEL_SOURCE_H
@@ -19,15 +24,16 @@ struct source;
 
 #define SOURCE_MAX_DIMS 4
 struct source_tensor {
-	const char *name; /* borrowed from the source */
+	const char *name; /* borrowed: from the checkpoint, or (random) the string given to source_find */
 	enum dtype dtype;
 	int dims;
 	int64_t shape[SOURCE_MAX_DIMS];
-	const void *internal;
+	const void *internal; /* checkpoint */
+	uint64_t stream;      /* random */
 };
 
-/* `path`: a folder with model.safetensors, or model.safetensors.index.json and its files (only those are opened), or one
- * .safetensors file. */
+/* `path`: a folder with model.safetensors, else with model.safetensors.index.json and its files (only those are opened, and of them
+ * only the tensors that the index lists); or one .safetensors file; or one index file. */
 enum status source_open_checkpoint(struct source **out, const char *path, const struct log *log, struct error *err) NODISCARD;
 /* Random weights for a benchmark or a test: any name and shape exists, in `dtype`; each value depends on (seed, name, row, column)
  * alone, so that every world size sees the same model. Matrices ~ uniform with standard deviation 1/sqrt(cols); vectors whose name ends
@@ -41,7 +47,7 @@ enum status source_find(struct source *source, const char *name, int dims, int64
 /* BAD_INPUT-free question: is there a tensor of this name? (random: no opinion, returns false) */
 bool source_has(const struct source *source, const char *name);
 
-/* Elements [row, row+rows) x [col, col+cols). *data and *stride (bytes between rows) stay valid until the next source_read with the
+/* Elements [row, row+rows) x [col, col+cols); a vector has one column. *data and *stride (bytes between rows) stay valid until the next source_read with the
  * same scratch, or source_done. A checkpoint points into the mapping (maybe unaligned); a generator fills scratch (grown as needed). */
 struct source_scratch {
 	void *memory;

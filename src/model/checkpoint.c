@@ -1,0 +1,359 @@
+/* A checkpoint: one safetensors file, or the files of an index, mapped read-only. The kernel pages data in as it is touched; reads of
+ * more than a few pages are announced, and what every rank is done with is dropped from the process at once, so that the resident
+ * size stays that of the weights plus the loader's window, not twice the weights. Immutable after open: any thread may read.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <libgen.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/buf.h"
+#include "base/mem.h"
+#include "model/fields.h"
+#include "model/safetensors.h"
+#include "model/source_impl.h"
+
+#define ANNOUNCE_BYTES ((size_t)128 << 10) /* below this the kernel's own fault-around does as well */
+#define TEXT_BYTES 120                     /* of a path or name in a message that lists several */
+
+struct mapped_file {
+	const unsigned char *bytes;
+	size_t size;
+	uint64_t data_offset;
+};
+
+struct checkpoint {
+	struct source base;
+	char *path; /* as given, for messages */
+	struct mapped_file *files;
+	size_t file_count;
+	struct safetensors_entry *entries; /* ascending by name; .file indexes files; names are ours */
+	size_t count, capacity;
+	size_t page;
+};
+
+static void checkpoint_close(struct source *source)
+{
+	struct checkpoint *c = (struct checkpoint *)source;
+	for (size_t i = 0; i < c->file_count; i++)
+		if (c->files[i].bytes) munmap((void *)c->files[i].bytes, c->files[i].size);
+	for (size_t i = 0; i < c->count; i++) free(c->entries[i].name);
+	free(c->entries);
+	free(c->files);
+	free(c->path);
+	free(c);
+}
+
+static enum status map_file(struct mapped_file *out, const char *path, struct error *err)
+{
+	/* Not blocking, so that a pipe under this name cannot hang the start. */
+	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+	if (fd < 0) return FAIL(err, IO, "%s: %s; check the path", path, strerror(errno));
+	struct stat info;
+	enum status st = STATUS_OK;
+	if (fstat(fd, &info) != 0) st = FAIL(err, IO, "%s: %s", path, strerror(errno));
+	else if (!S_ISREG(info.st_mode)) st = FAIL(err, BAD_INPUT, "%s: is not a regular file; name a safetensors file", path);
+	else if (info.st_size < 8)
+		st = FAIL(err, BAD_INPUT, "%s: %lld bytes are too few for a safetensors file; the file is truncated", path, (long long)info.st_size);
+	if (st == STATUS_OK) {
+		void *bytes = mmap(NULL, (size_t)info.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
+		if (bytes == MAP_FAILED) st = FAIL(err, NO_MEMORY, "%s: cannot be mapped: %s", path, strerror(errno));
+		else *out = (struct mapped_file){.bytes = bytes, .size = (size_t)info.st_size};
+	}
+	close(fd);
+	return st;
+}
+
+static void advise(const struct checkpoint *c, const struct mapped_file *file, size_t begin, size_t bytes, int advice)
+{
+	size_t start = begin / c->page * c->page;
+	if (bytes) (void)madvise((void *)(file->bytes + start), begin - start + bytes, advice); /* advice only */
+}
+
+/* Takes the entries of one file over into the checkpoint; with `map` only those that it places in `file_name`. */
+static enum status add_entries(struct checkpoint *c, struct safetensors *file, const json_t *map, const char *file_name, struct error *err)
+{
+	if (c->count + file->count > c->capacity) {
+		size_t capacity = (c->count + file->count) * 2;
+		TRY(mem_grow((void **)&c->entries, capacity, sizeof *c->entries, "tensor index", err));
+		c->capacity = capacity;
+	}
+	for (size_t i = 0; i < file->count; i++) {
+		struct safetensors_entry *e = &file->entries[i];
+		const char *home = map ? json_string_value(json_object_get(map, e->name)) : file_name;
+		if (!home || strcmp(home, file_name) != 0) continue;
+		c->entries[c->count] = *e;
+		c->entries[c->count++].file = (uint32_t)(c->file_count - 1);
+		c->base.bytes_total += e->end - e->begin;
+		e->name = NULL; /* moved */
+	}
+	return STATUS_OK;
+}
+
+static enum status add_file(struct checkpoint *c, const char *path, const json_t *map, const char *file_name, struct error *err)
+{
+	struct mapped_file *file = &c->files[c->file_count];
+	TRY(map_file(file, path, err));
+	c->file_count++;
+	struct safetensors header;
+	TRY(safetensors_parse(&header, file->bytes, file->size, path, err));
+	file->data_offset = header.data_offset;
+	advise(c, file, 0, (size_t)header.data_offset, MADV_DONTNEED);
+	(void)madvise((void *)file->bytes, file->size, MADV_SEQUENTIAL);
+	enum status st = add_entries(c, &header, map, file_name, err);
+	safetensors_fini(&header);
+	return st;
+}
+
+/* A name in an index must name a file in the folder or below it. */
+static bool leaves_folder(const char *name)
+{
+	if (!*name || *name == '/') return true;
+	for (const char *part = name; part; part = strchr(part, '/')) {
+		if (*part == '/') part++;
+		if (strncmp(part, "..", 2) == 0 && (part[2] == '/' || !part[2])) return true;
+	}
+	return false;
+}
+
+/* Collects up to a few names for one message. */
+struct listing {
+	char text[320];
+	size_t length, count;
+	bool full;
+};
+
+static void list_name(struct listing *list, const char *name)
+{
+	char text[TEXT_BYTES];
+	list->count++;
+	if (list->full) return;
+	list->full = list->length + 2 * TEXT_BYTES > sizeof list->text;
+	list->length += (size_t)snprintf(list->text + list->length, sizeof list->text - list->length, "%s%s", list->length ? ", " : "",
+	                                 list->full ? "..." : fields_text(text, sizeof text, name));
+}
+
+/* The distinct file names of the map, as keys of *names; all exist and stay in the folder. */
+static enum status distinct_files(json_t *names, const json_t *map, const char *index, const char *folder, struct error *err)
+{
+	const char *tensor;
+	json_t *value;
+	struct listing missing = {0};
+	struct buf path = {0};
+	enum status st = STATUS_OK;
+	json_object_foreach((json_t *)map, tensor, value) {
+		char text[TEXT_BYTES], where[TEXT_BYTES];
+		const char *name = json_string_value(value);
+		fields_text(text, sizeof text, tensor);
+		if (!name) {
+			st = FAIL(err, BAD_INPUT, "%s: weight_map: expected a file name for \"%s\"; the file is damaged", index, text);
+			goto out;
+		}
+		if (leaves_folder(name)) {
+			st = FAIL(err, BAD_INPUT, "%s: weight_map: \"%s\" is in \"%s\", outside the folder; such an index is not trusted", index, text,
+			          fields_text(where, sizeof where, name));
+			goto out;
+		}
+		if (json_object_get(names, name)) continue;
+		if (json_object_set_new(names, name, json_true()) != 0) {
+			st = FAIL(err, NO_MEMORY, "%s: no memory for the list of files", index);
+			goto out;
+		}
+		struct stat info;
+		buf_clear(&path);
+		TRY_GOTO(buf_printf(&path, err, "%s/%s", folder, name), out);
+		if (stat(path.data, &info) != 0) list_name(&missing, name);
+	}
+	if (missing.count)
+		st = FAIL(err, BAD_INPUT, "%.140s: files missing: %zu (%s); fetch the whole checkpoint", index, missing.count, missing.text);
+out:
+	buf_fini(&path);
+	return st;
+}
+
+static const struct safetensors_entry *find_entry(const struct checkpoint *c, const char *name)
+{
+	const struct safetensors_entry key = {.name = (char *)name};
+	return c->count ? bsearch(&key, c->entries, c->count, sizeof key, safetensors_compare_names) : NULL;
+}
+
+static void sort_entries(struct checkpoint *c)
+{
+	if (c->count) qsort(c->entries, c->count, sizeof *c->entries, safetensors_compare_names);
+}
+
+static enum status all_present(const struct checkpoint *c, const json_t *map, const char *index, struct error *err)
+{
+	struct listing missing = {0};
+	const char *tensor;
+	json_t *value;
+	json_object_foreach((json_t *)map, tensor, value) {
+		if (!find_entry(c, tensor)) list_name(&missing, tensor);
+	}
+	if (!missing.count) return STATUS_OK;
+	return FAIL(err, BAD_INPUT, "%.140s: tensors not in the file that it names for them: %zu (%s); fetch the checkpoint again", index,
+	            missing.count, missing.text);
+}
+
+static enum status open_index(struct checkpoint *c, const char *index, const char *folder, struct error *err)
+{
+	json_t *root = NULL, *names = NULL;
+	struct buf path = {0};
+	enum status st;
+	TRY_GOTO(fields_load(&root, index, SAFETENSORS_MAX_HEADER, err), out);
+	const json_t *map = json_object_get(root, "weight_map");
+	if (!json_is_object(map) || json_object_size(map) == 0) {
+		st = FAIL(err, BAD_INPUT, "%s: expected a weight_map from tensor to file; this is no safetensors index", index);
+		goto out;
+	}
+	names = json_object();
+	if (!names) {
+		st = FAIL(err, NO_MEMORY, "%s: no memory for the list of files", index);
+		goto out;
+	}
+	TRY_GOTO(distinct_files(names, map, index, folder, err), out);
+	c->files = mem_zalloc(json_object_size(names), sizeof *c->files, "checkpoint files", err);
+	if (!c->files) {
+		st = STATUS_NO_MEMORY;
+		goto out;
+	}
+	const char *name;
+	json_t *value;
+	json_object_foreach(names, name, value) {
+		buf_clear(&path);
+		TRY_GOTO(buf_printf(&path, err, "%s/%s", folder, name), out);
+		TRY_GOTO(add_file(c, path.data, map, name, err), out);
+	}
+	sort_entries(c);
+	st = all_present(c, map, index, err);
+out:
+	buf_fini(&path);
+	json_decref(names);
+	json_decref(root);
+	return st;
+}
+
+static enum status open_single(struct checkpoint *c, const char *path, struct error *err)
+{
+	c->files = mem_zalloc(1, sizeof *c->files, "checkpoint files", err);
+	if (!c->files) return STATUS_NO_MEMORY;
+	TRY(add_file(c, path, NULL, path, err));
+	sort_entries(c);
+	return STATUS_OK;
+}
+
+static bool ends_with(const char *text, const char *end)
+{
+	size_t n = strlen(text), m = strlen(end);
+	return n >= m && strcmp(text + n - m, end) == 0;
+}
+
+static enum status open_path(struct checkpoint *c, const char *path, struct error *err)
+{
+	struct stat info;
+	struct buf name = {0};
+	enum status st;
+	if (stat(path, &info) != 0) return FAIL(err, IO, "%s: %s; check the path", path, strerror(errno));
+	if (!S_ISDIR(info.st_mode)) {
+		if (!ends_with(path, ".index.json")) return open_single(c, path, err);
+		TRY_GOTO(buf_puts(&name, path, err), out);
+		st = open_index(c, path, dirname(name.data), err);
+		goto out;
+	}
+	/* The single file first, as HF does. */
+	TRY_GOTO(buf_printf(&name, err, "%s/model.safetensors", path), out);
+	if (stat(name.data, &info) == 0) {
+		st = open_single(c, name.data, err);
+		goto out;
+	}
+	TRY_GOTO(buf_puts(&name, ".index.json", err), out);
+	if (stat(name.data, &info) == 0) st = open_index(c, name.data, path, err);
+	else st = FAIL(err, BAD_INPUT, "%s: no model.safetensors and no model.safetensors.index.json; name a folder with a safetensors checkpoint", path);
+out:
+	buf_fini(&name);
+	return st;
+}
+
+static bool checkpoint_has(const struct source *source, const char *name)
+{
+	return find_entry((const struct checkpoint *)source, name) != NULL;
+}
+
+static enum status checkpoint_find(struct source *source, const char *name, struct source_tensor *out, int dims, int64_t rows, int64_t cols,
+                                   struct error *err)
+{
+	const struct checkpoint *c = (const struct checkpoint *)source;
+	const struct safetensors_entry *e = find_entry(c, name);
+	char expected[64], found[120];
+	if (dims == 1) snprintf(expected, sizeof expected, "[%" PRId64 "]", rows);
+	else snprintf(expected, sizeof expected, "[%" PRId64 ", %" PRId64 "]", rows, cols);
+	if (!e) return FAIL(err, BAD_INPUT, "%s: tensor \"%s\" of shape %s is missing; the checkpoint does not fit its config.json", c->path, name, expected);
+	if (e->dims != dims || e->shape[0] != rows || (dims == 2 && e->shape[1] != cols)) {
+		safetensors_shape_text(found, sizeof found, e);
+		return FAIL(err, BAD_INPUT, "%s: tensor \"%s\": expected shape %s, found %s; the checkpoint does not fit its config.json", c->path, name,
+		            expected, found);
+	}
+	if (e->dtype == DTYPE_COUNT)
+		return FAIL(err, UNSUPPORTED, "%s: tensor \"%s\": dtype %s is not implemented; F32, F16 and BF16 are", c->path, name, e->type);
+	*out = (struct source_tensor){.name = e->name, .dtype = e->dtype, .dims = dims, .shape = {rows, dims == 1 ? 1 : cols}, .internal = e};
+	return STATUS_OK;
+}
+
+static size_t row_bytes(const struct source_tensor *tensor)
+{
+	return (size_t)source_row_elements(tensor) * dtype_bytes(tensor->dtype);
+}
+
+static enum status checkpoint_read(struct source *source, const struct source_tensor *tensor, int64_t row, int64_t rows, int64_t col,
+                                   int64_t cols, struct source_scratch *scratch, const void **data, size_t *stride, struct error *err)
+{
+	(void)scratch;
+	(void)err;
+	(void)cols;
+	const struct checkpoint *c = (const struct checkpoint *)source;
+	const struct safetensors_entry *e = tensor->internal;
+	const struct mapped_file *file = &c->files[e->file];
+	size_t line = row_bytes(tensor), begin = (size_t)(file->data_offset + e->begin) + (size_t)row * line, bytes = (size_t)rows * line;
+	if (bytes >= ANNOUNCE_BYTES) advise(c, file, begin, bytes, MADV_WILLNEED);
+	*data = file->bytes + begin + (size_t)col * dtype_bytes(tensor->dtype);
+	*stride = line;
+	return STATUS_OK;
+}
+
+static void checkpoint_done(struct source *source, const struct source_tensor *tensor, int64_t row, int64_t rows)
+{
+	const struct checkpoint *c = (const struct checkpoint *)source;
+	const struct safetensors_entry *e = tensor->internal;
+	const struct mapped_file *file = &c->files[e->file];
+	size_t line = row_bytes(tensor);
+	/* Whole pages at both ends: a neighbour that is still being read faults its page in again, from the page cache. */
+	advise(c, file, (size_t)(file->data_offset + e->begin) + (size_t)row * line, (size_t)rows * line, MADV_DONTNEED);
+}
+
+static const struct source_ops checkpoint_ops = {
+	.close = checkpoint_close, .find = checkpoint_find, .has = checkpoint_has, .read = checkpoint_read, .done = checkpoint_done};
+
+enum status source_open_checkpoint(struct source **out, const char *path, const struct log *log, struct error *err)
+{
+	*out = NULL;
+	struct checkpoint *c = mem_zalloc(1, sizeof *c, "checkpoint", err);
+	if (!c) return STATUS_NO_MEMORY;
+	c->base.ops = &checkpoint_ops;
+	c->page = (size_t)sysconf(_SC_PAGESIZE);
+	enum status st = STATUS_NO_MEMORY;
+	c->path = mem_strdup(path, "checkpoint path", err);
+	if (!c->path) goto fail;
+	TRY_GOTO(open_path(c, path, err), fail);
+	log_write(log, LOG_DEBUG, "%s: %zu tensors in %zu files, %" PRIu64 " bytes", path, c->count, c->file_count, c->base.bytes_total);
+	*out = &c->base;
+	return STATUS_OK;
+fail:
+	checkpoint_close(&c->base);
+	return st;
+}

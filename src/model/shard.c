@@ -1,0 +1,381 @@
+#include "model/shard.h"
+
+#include <assert.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "model/source.h"
+
+/* ---- The manifest: which tensors a model has, and how each is cut ---- */
+
+/* A tensor extent as a quantity of the config: a head count times the rows of a head, or a plain size. */
+enum extent { EXTENT_ONE, EXTENT_HIDDEN, EXTENT_INTERMEDIATE, EXTENT_VOCAB, EXTENT_HEAD_DIM, EXTENT_Q, EXTENT_KV };
+enum condition { ALWAYS, IF_UNTIED, IF_QKV_BIAS, IF_O_BIAS, IF_MLP_BIAS, IF_QK_NORM };
+
+/* The one table of names (S1), for all dense architectures: they differ in the conditions. Names are relative to `<prefix>` for the
+ * outer tensors, `<prefix>layers.<i>.` for those of a layer. */
+static const struct template {
+	enum weight_role role;
+	bool in_layer;
+	const char *name;
+	enum extent rows, cols;
+	int dims;
+	enum shard_kind kind;
+	enum condition condition;
+} templates[] = {
+#define MATRIX(role, layer, name, rows, cols, kind, condition) \
+	{WEIGHT_##role, layer, name, EXTENT_##rows, EXTENT_##cols, 2, SHARD_##kind, condition}
+#define VECTOR(role, layer, name, rows, kind, condition) {WEIGHT_##role, layer, name, EXTENT_##rows, EXTENT_ONE, 1, SHARD_##kind, condition}
+	MATRIX(EMBED, false, "embed_tokens.weight", VOCAB, HIDDEN, REPLICATED, ALWAYS),
+	VECTOR(FINAL_NORM, false, "norm.weight", HIDDEN, REPLICATED, ALWAYS),
+	MATRIX(LM_HEAD, false, NULL, VOCAB, HIDDEN, REPLICATED, IF_UNTIED), /* name: see head_name */
+	VECTOR(INPUT_NORM, true, "input_layernorm.weight", HIDDEN, REPLICATED, ALWAYS),
+	MATRIX(Q, true, "self_attn.q_proj.weight", Q, HIDDEN, COLUMN, ALWAYS),
+	MATRIX(K, true, "self_attn.k_proj.weight", KV, HIDDEN, COLUMN, ALWAYS),
+	MATRIX(V, true, "self_attn.v_proj.weight", KV, HIDDEN, COLUMN, ALWAYS),
+	VECTOR(Q_BIAS, true, "self_attn.q_proj.bias", Q, COLUMN, IF_QKV_BIAS),
+	VECTOR(K_BIAS, true, "self_attn.k_proj.bias", KV, COLUMN, IF_QKV_BIAS),
+	VECTOR(V_BIAS, true, "self_attn.v_proj.bias", KV, COLUMN, IF_QKV_BIAS),
+	VECTOR(Q_NORM, true, "self_attn.q_norm.weight", HEAD_DIM, REPLICATED, IF_QK_NORM),
+	VECTOR(K_NORM, true, "self_attn.k_norm.weight", HEAD_DIM, REPLICATED, IF_QK_NORM),
+	MATRIX(O, true, "self_attn.o_proj.weight", HIDDEN, Q, ROW, ALWAYS),
+	VECTOR(O_BIAS, true, "self_attn.o_proj.bias", HIDDEN, REPLICATED, IF_O_BIAS),
+	VECTOR(POST_NORM, true, "post_attention_layernorm.weight", HIDDEN, REPLICATED, ALWAYS),
+	MATRIX(GATE, true, "mlp.gate_proj.weight", INTERMEDIATE, HIDDEN, COLUMN, ALWAYS),
+	MATRIX(UP, true, "mlp.up_proj.weight", INTERMEDIATE, HIDDEN, COLUMN, ALWAYS),
+	VECTOR(GATE_BIAS, true, "mlp.gate_proj.bias", INTERMEDIATE, COLUMN, IF_MLP_BIAS),
+	VECTOR(UP_BIAS, true, "mlp.up_proj.bias", INTERMEDIATE, COLUMN, IF_MLP_BIAS),
+	MATRIX(DOWN, true, "mlp.down_proj.weight", HIDDEN, INTERMEDIATE, ROW, ALWAYS),
+	VECTOR(DOWN_BIAS, true, "mlp.down_proj.bias", HIDDEN, REPLICATED, IF_MLP_BIAS),
+#undef MATRIX
+#undef VECTOR
+};
+#define TEMPLATES ((int)(sizeof templates / sizeof *templates))
+_Static_assert(TEMPLATES == WEIGHT_ROLE_COUNT, "each role has one template");
+
+/* Prefixes that checkpoints have used, and the name of their head. */
+static const struct prefix {
+	const char *prefix, *head;
+} prefixes[] = {
+	{"model.", "lm_head.weight"},
+	{"model.language_model.", "lm_head.weight"},
+	{"language_model.model.", "language_model.lm_head.weight"},
+	{"", "lm_head.weight"}, /* a bare decoder saved without its wrapper */
+};
+
+static const char *head_name(const char *prefix)
+{
+	for (size_t i = 0; i < sizeof prefixes / sizeof *prefixes; i++)
+		if (strcmp(prefixes[i].prefix, prefix) == 0) return prefixes[i].head;
+	return "lm_head.weight";
+}
+
+void manifest_match(struct model_config *config, const struct source *source)
+{
+	char name[sizeof config->tensor_prefix + 32];
+	snprintf(name, sizeof name, "%sembed_tokens.weight", config->tensor_prefix);
+	if (source_has(source, name)) return;
+	for (size_t i = 0; i < sizeof prefixes / sizeof *prefixes; i++) {
+		snprintf(name, sizeof name, "%sembed_tokens.weight", prefixes[i].prefix);
+		if (!source_has(source, name)) continue;
+		snprintf(config->tensor_prefix, sizeof config->tensor_prefix, "%s", prefixes[i].prefix);
+		return;
+	}
+}
+
+static bool applies(const struct template *t, const struct model_config *c)
+{
+	switch (t->condition) {
+	case ALWAYS: return true;
+	case IF_UNTIED: return !c->tied;
+	case IF_QKV_BIAS: return c->qkv_bias;
+	case IF_O_BIAS: return c->o_bias;
+	case IF_MLP_BIAS: return c->mlp_bias;
+	case IF_QK_NORM: return c->qk_norm;
+	}
+	return false;
+}
+
+/* Elements along an axis; *unit: how many of them belong together. */
+static int64_t extent_of(enum extent extent, const struct model_config *c, int64_t *unit)
+{
+	*unit = 1;
+	switch (extent) {
+	case EXTENT_ONE: return 1;
+	case EXTENT_HIDDEN: return c->hidden_size;
+	case EXTENT_INTERMEDIATE: return c->intermediate_size;
+	case EXTENT_VOCAB: return c->vocab_size;
+	case EXTENT_HEAD_DIM: return c->head_dim;
+	case EXTENT_Q: *unit = c->head_dim; return (int64_t)c->q_heads * c->head_dim;
+	case EXTENT_KV: *unit = c->head_dim; return (int64_t)c->kv_heads * c->head_dim;
+	}
+	return 0;
+}
+
+static void fill(struct weight *w, const struct template *t, const struct model_config *c, int layer)
+{
+	int64_t row_unit, col_unit;
+	*w = (struct weight){.role = t->role, .layer = layer, .dims = t->dims, .kind = t->kind, .unit = 1, .units = 1};
+	w->rows = extent_of(t->rows, c, &row_unit);
+	w->cols = extent_of(t->cols, c, &col_unit);
+	if (t->kind == SHARD_COLUMN) {
+		w->unit = row_unit;
+		w->units = w->rows / row_unit;
+		w->may_replicate = t->rows == EXTENT_KV;
+	}
+	if (t->kind == SHARD_ROW) {
+		w->unit = col_unit;
+		w->units = w->cols / col_unit;
+	}
+	int n;
+	if (!t->name) n = snprintf(w->name, sizeof w->name, "%s", head_name(c->tensor_prefix));
+	else if (layer < 0) n = snprintf(w->name, sizeof w->name, "%s%s", c->tensor_prefix, t->name);
+	else n = snprintf(w->name, sizeof w->name, "%slayers.%d.%s", c->tensor_prefix, layer, t->name);
+	assert(n > 0 && n < (int)sizeof w->name);
+	(void)n;
+}
+
+enum status manifest_init(struct manifest *out, const struct model_config *config, struct error *err)
+{
+	*out = (struct manifest){0};
+	if (config->cannot_run[0]) return FAIL(err, UNSUPPORTED, "model: %s", config->cannot_run);
+	int outer = 0, inner = 0;
+	for (int t = 0; t < TEMPLATES; t++) *(templates[t].in_layer ? &inner : &outer) += applies(&templates[t], config);
+	out->weights = mem_zalloc((size_t)outer + (size_t)inner * (size_t)config->layers, sizeof *out->weights, "list of tensors", err);
+	if (!out->weights) return STATUS_NO_MEMORY;
+	for (int layer = -1; layer < config->layers; layer++)
+		for (int t = 0; t < TEMPLATES; t++)
+			if (templates[t].in_layer == (layer >= 0) && applies(&templates[t], config))
+				fill(&out->weights[out->count++], &templates[t], config, layer);
+	return STATUS_OK;
+}
+
+void manifest_fini(struct manifest *manifest)
+{
+	free(manifest->weights);
+	*manifest = (struct manifest){0};
+}
+
+const struct weight *manifest_find(const struct manifest *manifest, enum weight_role role, int layer)
+{
+	/* Outer tensors come first, then equal blocks, one per layer: skip to the layer's block. */
+	int begin = 0, end = manifest->count;
+	if (layer >= 0) {
+		while (begin < end && manifest->weights[begin].layer < 0) begin++;
+		if (begin == end) return NULL;
+		int layers = manifest->weights[end - 1].layer + 1, block = (end - begin) / layers;
+		if (layer >= layers) return NULL;
+		begin += layer * block;
+		end = begin + block;
+	}
+	for (int i = begin; i < end && manifest->weights[i].layer == layer; i++)
+		if (manifest->weights[i].role == role) return &manifest->weights[i];
+	return NULL;
+}
+
+/* ---- Parts ---- */
+
+static const char *axis_name(enum shard_kind kind)
+{
+	return kind == SHARD_COLUMN ? "rows (outputs)" : "columns (inputs)";
+}
+
+static bool divides(const struct weight *w, int world_size)
+{
+	return w->units % world_size == 0 || (w->may_replicate && world_size % w->units == 0);
+}
+
+static enum status indivisible(const struct weight *w, int world_size, struct error *err)
+{
+	char works[32] = "";
+	for (int p = 1, n = 0; p <= 8; p++)
+		if (divides(w, p)) n += snprintf(works + n, sizeof works - (size_t)n, "%s%d", n ? ", " : "", p);
+	return FAIL(err, BAD_INPUT,
+	            "%s: %s: expected a multiple of %d units of %" PRId64 ", found %" PRId64 " units; degrees that divide it: %s", w->name,
+	            axis_name(w->kind), world_size, w->unit, w->units, works);
+}
+
+enum status shard_of(struct shard_spec *out, const struct weight *weight, int world_size, int rank, struct error *err)
+{
+	*out = (struct shard_spec){0};
+	if (world_size < 1 || world_size > SHARD_MAX_WORLD || rank < 0 || rank >= world_size)
+		return FAIL(err, BAD_INPUT, "%s: rank %d of %d: expected a rank below a world size of at most %d", weight->name, rank, world_size,
+		            SHARD_MAX_WORLD);
+	if (weight->rows < 1 || weight->cols < 1 || weight->unit < 1 || weight->units < 1)
+		return FAIL(err, BAD_INPUT, "%s: expected a shape above zero, found [%" PRId64 ", %" PRId64 "]", weight->name, weight->rows,
+		            weight->cols);
+	struct shard_spec spec = {.kind = weight->kind,
+	                          .global_rows = weight->rows,
+	                          .global_cols = weight->cols,
+	                          .local_rows = weight->rows,
+	                          .local_cols = weight->cols,
+	                          .axis = -1,
+	                          .rank = rank,
+	                          .world_size = world_size,
+	                          .replicas = world_size};
+	if (weight->kind != SHARD_REPLICATED) {
+		if (!divides(weight, world_size)) return indivisible(weight, world_size, err);
+		spec.replicas = weight->units % world_size == 0 ? 1 : (int)(world_size / weight->units);
+		int64_t local = weight->units * weight->unit * spec.replicas / world_size;
+		spec.owner = rank - rank % spec.replicas;
+		spec.begin = rank / spec.replicas * local;
+		spec.axis = weight->kind == SHARD_COLUMN ? 0 : 1;
+		*(spec.axis == 0 ? &spec.local_rows : &spec.local_cols) = local;
+	}
+	*out = spec;
+	return STATUS_OK;
+}
+
+static int64_t local_length(const struct shard_spec *s)
+{
+	return s->axis == 0 ? s->local_rows : s->local_cols;
+}
+
+static int64_t global_length(const struct shard_spec *s)
+{
+	return s->axis == 0 ? s->global_rows : s->global_cols;
+}
+
+enum status shard_validate(const struct shard_spec *s, const char *name, size_t element_bytes, struct error *err)
+{
+	if (s->world_size < 1 || s->world_size > SHARD_MAX_WORLD || s->rank < 0 || s->rank >= s->world_size)
+		return FAIL(err, BAD_INPUT, "%s: rank %d of %d is not possible; expected a world size from 1 to %d", name, s->rank, s->world_size,
+		            SHARD_MAX_WORLD);
+	if (s->global_rows < 1 || s->global_cols < 1 || s->local_rows < 1 || s->local_cols < 1)
+		return FAIL(err, BAD_INPUT, "%s: shapes must be above zero, found global [%" PRId64 ", %" PRId64 "] local [%" PRId64 ", %" PRId64 "]",
+		            name, s->global_rows, s->global_cols, s->local_rows, s->local_cols);
+	int expected_axis = s->kind == SHARD_COLUMN ? 0 : s->kind == SHARD_ROW ? 1 : -1;
+	if (s->axis != expected_axis) return FAIL(err, BAD_INPUT, "%s: shard axis: expected %d, found %d", name, expected_axis, s->axis);
+	/* Along an axis that is not cut the part is whole. */
+	if ((s->axis != 0 && s->local_rows != s->global_rows) || (s->axis != 1 && s->local_cols != s->global_cols))
+		return FAIL(err, BAD_INPUT, "%s: local shape [%" PRId64 ", %" PRId64 "] is cut along an axis that stays whole; global is [%" PRId64 ", %" PRId64 "]",
+		            name, s->local_rows, s->local_cols, s->global_rows, s->global_cols);
+	if (s->axis < 0 && s->begin) return FAIL(err, BAD_INPUT, "%s: a replicated tensor begins at %" PRId64 ", expected 0", name, s->begin);
+	if (s->axis >= 0 && (s->begin < 0 || s->begin > global_length(s) - local_length(s)))
+		return FAIL(err, BAD_INPUT, "%s: axis %d: range [%" PRId64 ", +%" PRId64 ") is outside [0, %" PRId64 ")", name, s->axis, s->begin,
+		            local_length(s), global_length(s));
+	if (s->replicas < 1 || s->world_size % s->replicas || s->owner < 0 || s->owner > s->rank || s->rank - s->owner >= s->replicas)
+		return FAIL(err, BAD_INPUT, "%s: rank %d of %d: owner %d with %d replicas is not possible", name, s->rank, s->world_size, s->owner,
+		            s->replicas);
+	size_t bytes = element_bytes;
+	if (!size_mul(bytes, (size_t)s->global_rows, &bytes) || !size_mul(bytes, (size_t)s->global_cols, &bytes) || bytes > PTRDIFF_MAX)
+		return FAIL(err, BAD_INPUT, "%s: [%" PRId64 ", %" PRId64 "] of %zu bytes is larger than the address space", name, s->global_rows,
+		            s->global_cols, element_bytes);
+	return STATUS_OK;
+}
+
+enum status shard_validate_group(const struct shard_spec *specs, int world_size, const char *name, struct error *err)
+{
+	int64_t covered = 0;
+	for (int r = 0; r < world_size; r++) {
+		const struct shard_spec *s = &specs[r];
+		if (s->rank != r || s->world_size != world_size)
+			return FAIL(err, BAD_INPUT, "%s: part %d: expected rank %d of %d, found %d of %d", name, r, r, world_size, s->rank, s->world_size);
+		if (s->kind != specs[0].kind || s->axis != specs[0].axis || s->global_rows != specs[0].global_rows ||
+		    s->global_cols != specs[0].global_cols || s->replicas != specs[0].replicas)
+			return FAIL(err, BAD_INPUT, "%s: ranks 0 and %d disagree on kind, axis, global shape or replicas", name, r);
+		int expected_owner = r - r % s->replicas;
+		if (s->owner != expected_owner)
+			return FAIL(err, BAD_INPUT, "%s: rank %d: expected owner %d, found %d", name, r, expected_owner, s->owner);
+		const struct shard_spec *owner = &specs[s->owner];
+		if (s->begin != owner->begin || s->local_rows != owner->local_rows || s->local_cols != owner->local_cols)
+			return FAIL(err, BAD_INPUT, "%s: rank %d does not hold the same part as its owner %d", name, r, s->owner);
+		if (s->axis < 0 || s->owner != r) continue;
+		if (s->begin != covered)
+			return FAIL(err, BAD_INPUT, "%s: axis %d: rank %d begins at %" PRId64 ", expected %" PRId64 " (no gap, no overlap)", name, s->axis, r,
+			            s->begin, covered);
+		covered += local_length(s);
+	}
+	if (specs[0].axis >= 0 && covered != global_length(&specs[0]))
+		return FAIL(err, BAD_INPUT, "%s: axis %d: parts cover %" PRId64 " of %" PRId64, name, specs[0].axis, covered, global_length(&specs[0]));
+	return STATUS_OK;
+}
+
+/* ---- Degrees ---- */
+
+/* Quantities that must be cut evenly. `shared`: one of them may also be held by several ranks. 0 where the model has no such thing. */
+struct divisible {
+	const char *what, *key;
+	int count;
+	bool shared;
+};
+#define DIVISIBLES 7
+
+static void divisibles(const struct model_config *c, struct divisible out[DIVISIBLES])
+{
+	bool dense = c->moe.layers < c->layers;
+	out[0] = (struct divisible){"query heads", "num_attention_heads", c->q_heads, false};
+	out[1] = (struct divisible){"KV heads", "num_key_value_heads", c->kv_heads, true};
+	out[2] = (struct divisible){"MLP width", "intermediate_size", dense ? c->intermediate_size : 0, false};
+	out[3] = (struct divisible){"GDN key heads", "linear_num_key_heads", c->gdn.k_heads, false};
+	out[4] = (struct divisible){"GDN value heads", "linear_num_value_heads", c->gdn.v_heads, false};
+	out[5] = (struct divisible){"expert width", "moe_intermediate_size", c->moe.intermediate, false};
+	out[6] = (struct divisible){"shared expert width", "shared_expert_intermediate_size", c->moe.shared_intermediate, false};
+}
+
+static bool cuts_evenly(const struct divisible *d, int p)
+{
+	return d->count % p == 0 || (d->shared && p % d->count == 0);
+}
+
+static bool fits(const struct model_config *c, int world_size)
+{
+	struct divisible d[DIVISIBLES];
+	divisibles(c, d);
+	for (int i = 0; i < DIVISIBLES; i++)
+		if (!cuts_evenly(&d[i], world_size)) return false;
+	return true;
+}
+
+static int gcd(int a, int b)
+{
+	while (b) {
+		int t = a % b;
+		a = b;
+		b = t;
+	}
+	return a;
+}
+
+int shard_tree_leaves(const struct model_config *config)
+{
+	int leaves = 1;
+	for (int p = 2; p <= 8; p++)
+		if (fits(config, p)) leaves = leaves / gcd(leaves, p) * p;
+	return leaves;
+}
+
+int shard_reasons(const struct model_config *config, int world_size, char (*reason)[SHARD_REASON_BYTES], int max)
+{
+	int n = 0;
+	if (world_size < 1 || world_size > SHARD_MAX_WORLD) {
+		if (max > 0) snprintf(reason[n++], SHARD_REASON_BYTES, "world size %d: expected 1 to %d", world_size, SHARD_MAX_WORLD);
+		return n;
+	}
+	struct divisible d[DIVISIBLES];
+	divisibles(config, d);
+	for (int i = 0; i < DIVISIBLES && n < max; i++)
+		if (!cuts_evenly(&d[i], world_size))
+			snprintf(reason[n++], SHARD_REASON_BYTES, "%s: %s %d is not a multiple of %d%s", d[i].what, d[i].key, d[i].count, world_size,
+			         d[i].shared ? ", nor the other way round" : "");
+	int leaves = shard_tree_leaves(config);
+	if (!n && world_size > 8 && leaves % world_size && n < max)
+		snprintf(reason[n++], SHARD_REASON_BYTES, "summation tree: its %d leaves are not a multiple of %d, so the bits would depend on the degree",
+		         leaves, world_size);
+	return n;
+}
+
+enum status shard_degree(const struct model_config *config, int world_size, struct error *err)
+{
+	char reason[2][SHARD_REASON_BYTES];
+	int reasons = shard_reasons(config, world_size, reason, 2);
+	if (!reasons) return STATUS_OK;
+	char works[32] = "";
+	for (int p = 1, n = 0; p <= 8; p++)
+		if (fits(config, p)) n += snprintf(works + n, sizeof works - (size_t)n, "%s%d", n ? ", " : "", p);
+	return FAIL(err, BAD_INPUT, "tensor parallelism over %d ranks: %s%s%s; degrees that work: %s", world_size, reason[0],
+	            reasons > 1 ? "; " : "", reasons > 1 ? reason[1] : "", works);
+}

@@ -1,0 +1,67 @@
+#include "model/source.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+
+#include "model/source_impl.h"
+
+void source_close(struct source **source)
+{
+	if (*source) (*source)->ops->close(*source);
+	*source = NULL;
+}
+
+enum status source_find(struct source *source, const char *name, int dims, int64_t rows, int64_t cols, struct source_tensor *out,
+                        struct error *err)
+{
+	*out = (struct source_tensor){0};
+	if (dims < 1 || dims > 2 || rows < 1 || (dims == 2 && cols < 1))
+		return FAIL(err, BAD_INPUT, "%s: asked for %d dimensions [%" PRId64 ", %" PRId64 "]; expected 1 or 2, above zero", name, dims, rows, cols);
+	return source->ops->find(source, name, out, dims, rows, cols, err);
+}
+
+bool source_has(const struct source *source, const char *name)
+{
+	return source->ops->has && source->ops->has(source, name);
+}
+
+void source_scratch_fini(struct source_scratch *scratch)
+{
+	free(scratch->memory);
+	*scratch = (struct source_scratch){0};
+}
+
+static bool inside(int64_t begin, int64_t count, int64_t size)
+{
+	return begin >= 0 && count >= 1 && count <= size && begin <= size - count;
+}
+
+enum status source_read(struct source *source, const struct source_tensor *tensor, int64_t row, int64_t rows, int64_t col, int64_t cols,
+                        struct source_scratch *scratch, const void **data, size_t *stride, struct error *err)
+{
+	*data = NULL;
+	*stride = 0;
+	if (!inside(row, rows, tensor->shape[0]) || !inside(col, cols, source_row_elements(tensor)))
+		return FAIL(err, BAD_INPUT,
+		            "%s: asked for rows [%" PRId64 ", +%" PRId64 ") columns [%" PRId64 ", +%" PRId64 ") of [%" PRId64 ", %" PRId64 "]",
+		            tensor->name, row, rows, col, cols, tensor->shape[0], source_row_elements(tensor));
+	TRY(source->ops->read(source, tensor, row, rows, col, cols, scratch, data, stride, err));
+	uint64_t bytes = (uint64_t)rows * (uint64_t)cols * dtype_bytes(tensor->dtype);
+	atomic_fetch_add_explicit(&source->bytes_read, bytes, memory_order_relaxed);
+	return STATUS_OK;
+}
+
+void source_done(struct source *source, const struct source_tensor *tensor, int64_t row, int64_t rows)
+{
+	if (source->ops->done && inside(row, rows, tensor->shape[0])) source->ops->done(source, tensor, row, rows);
+}
+
+uint64_t source_bytes_read(const struct source *source)
+{
+	return atomic_load_explicit(&source->bytes_read, memory_order_relaxed);
+}
+
+uint64_t source_bytes_total(const struct source *source)
+{
+	return source->bytes_total;
+}

@@ -1,0 +1,33 @@
+/* source_impl.h: what a weight source is made of. Internal to src/model: source.c dispatches, checkpoint.c and random.c implement. */
+#ifndef TANDEM_MODEL_SOURCE_IMPL_H
+#define TANDEM_MODEL_SOURCE_IMPL_H
+
+#include <stdatomic.h>
+
+#include "model/source.h"
+
+/* Arguments were checked by source.c: read is inside the tensor. `done` and `has` may be NULL. */
+struct source_ops {
+	void (*close)(struct source *source);
+	enum status (*find)(struct source *source, const char *name, struct source_tensor *out, int dims, int64_t rows, int64_t cols,
+	                    struct error *err);
+	bool (*has)(const struct source *source, const char *name);
+	enum status (*read)(struct source *source, const struct source_tensor *tensor, int64_t row, int64_t rows, int64_t col, int64_t cols,
+	                    struct source_scratch *scratch, const void **data, size_t *stride, struct error *err);
+	void (*done)(struct source *source, const struct source_tensor *tensor, int64_t row, int64_t rows);
+};
+
+/* First member of each implementation. */
+struct source {
+	const struct source_ops *ops;
+	_Atomic uint64_t bytes_read;
+	uint64_t bytes_total;
+};
+
+/* Elements from one row to the next. */
+static inline int64_t source_row_elements(const struct source_tensor *tensor)
+{
+	return tensor->dims == 1 ? 1 : tensor->shape[1];
+}
+
+#endif
