@@ -136,9 +136,10 @@ static enum status open_model(struct tandem *t, const struct tandem_options *o, 
 	TRY(shard_degree(&m->config, t->world_size, err));
 	m->tree_leaves = shard_tree_leaves(&m->config);
 	TRY(rope_init(&m->rope, &m->config, err));
-	TRY(manifest_init(&m->manifest, &m->config, err));
 	if (o->random_weights) TRY(source_open_random(&m->source, o->random_seed, m->config.dtype, err));
 	else TRY(source_open_checkpoint(&m->source, o->model, &t->log, err));
+	manifest_match(&m->config, m->source);
+	TRY(manifest_init(&m->manifest, &m->config, err));
 	return loader_check(m, err);
 }
 

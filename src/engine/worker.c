@@ -81,7 +81,7 @@ static void *worker_main(void *argument)
 {
 	struct worker *w = argument;
 	uint32_t seen = 0;
-	uint64_t last = w->generation; /* nothing before this is a command of ours */
+	uint64_t last = w->accepted;
 	if (w->rank.device) w->rank.device->vt->attach(w->rank.device);
 	for (;;) {
 		/* idle: not a wait for a peer; the coordinator always ends it, at the latest with STOP */
@@ -109,6 +109,7 @@ enum status worker_start(struct worker *w, struct error *err)
 {
 	atomic_store(&w->command.value, 0);
 	atomic_store(&w->finished, w->generation);
+	w->accepted = w->generation; /* nothing up to this is a command for the new thread */
 	w->lost = false;
 	int code = pthread_create(&w->thread, NULL, worker_main, w);
 	if (code) return FAIL(err, NO_MEMORY, "rank %d: no thread: %s", w->rank.index, strerror(code));

@@ -30,6 +30,7 @@ struct worker {
 	struct wait_word *done; /* the coordinator's: bumped after each report */
 	enum worker_command what;
 	uint64_t generation; /* of the command */
+	uint64_t accepted;   /* generation that the thread starts after */
 	const struct step_plan *plan;
 	int head_first, head_count;
 	struct device_options device_options;

@@ -34,7 +34,7 @@ json_t *golden_load(const char *model, const char *file)
 
 void golden_variant(char path[256], const char *model, const char *config)
 {
-	char from[256], here[200], link_path[600], target[600];
+	char from[256], here[200], link_path[600], target[800];
 	snprintf(path, 256, "/tmp/tandem-golden-XXXXXX");
 	snprintf(from, sizeof from, GOLDEN_DIR "%s", model);
 	if (!mkdtemp(path) || !getcwd(here, sizeof here)) die("make", path);

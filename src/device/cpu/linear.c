@@ -165,7 +165,7 @@ static enum status plan_sum(struct linear_job *job, struct error *err)
 		job->leaf_k = k;
 		job->span[0] = (struct sum_span){0, 1};
 		job->merges[0] = 0;
-		return tensor_expect(&job->args->x, job->args->y.dist, "linear x (as y)", err);
+		return tensor_expect(&job->args->x, TENSOR_REPLICATED, "linear x without a split", err);
 	}
 	TRY(tensor_expect(&job->args->y, TENSOR_PARTIAL, "linear y with a split", err));
 	if (split->leaves < 1 || split->first < 0 || split->first + split->leaves > split->tree_leaves || split->tree_leaves > SUMTREE_MAX_LEAVES ||
