@@ -66,7 +66,8 @@ $(BUILD)/obj/%.o: src/%.c
 
 $(BUILD)/tests/unit/%: tests/unit/%.c $(LIB)
 	@mkdir -p $(@D)
-	$(CC) $(CFLAGS_ALL) -Itests $(LDFLAGS) -o $@ $< $(LIB) $(LIBS) -lcmocka
+	$(CC) $(CFLAGS_ALL) -Itests $(LDFLAGS) -o $@ $(filter %.c %.o,$^) $(LIB) $(LIBS) -lcmocka
+$(BUILD)/tests/unit/test_options: $(BUILD)/obj/apps/options.o $(BUILD)/obj/apps/settings.o
 
 $(BUILD)/tests/fuzz/%: tests/fuzz/%.c $(LIB)
 	@mkdir -p $(@D)
