@@ -1,18 +1,19 @@
 /* main.c: finds the command, parses its options, runs it, and turns its status into one line on stderr and an exit code.
  *
- * Exit codes: 0 ok, 2 usage, 3 bad input, 4 no room, 5 group aborted, 6 device fault (base/status.h); 130 after Ctrl-C and 141 when the
- * reader of stdout went away, as a shell reports programs that died of these signals.
+ * Exit codes: 0 ok, 2 usage, 3 bad input, 4 no room, 5 group aborted, 6 device fault (base/status.h); 130 after Ctrl-C (143 after
+ * SIGTERM) and 141 when the reader of stdout went away, as a shell reports programs that died of these signals.
  */
 #include <errno.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
 
+#include "apps/console.h"
 #include "apps/settings.h"
 #include "tandem.h"
 
-#define EXIT_INTERRUPTED 130
-#define EXIT_PIPE 141
+#define EXIT_SIGNAL 128
+#define EXIT_PIPE (EXIT_SIGNAL + SIGPIPE)
 
 /* "tandem: text" on one line: control characters of a hostile file or argument must not reach the terminal. */
 static void print_error(struct error *err)
@@ -161,12 +162,10 @@ int main(int argc, char **argv)
 		const struct command *command = find_command(argc - 1, argv + 1, &used);
 		st = command ? run_command(command, argc - 1 - used, argv + 1 + used, &err) : unknown_command(argv[1], &err);
 	}
-	errno = 0;
-	if (fflush(stdout) || ferror(stdout)) {
-		if (errno == EPIPE || errno == 0) return EXIT_PIPE;
-		if (st == STATUS_OK) st = FAIL(&err, IO, "stdout: %s; the output is incomplete", strerror(errno));
-	}
-	if (st == STATUS_CANCELLED) return EXIT_INTERRUPTED;
+	int failed = output_finish();
+	if (failed == EPIPE) return EXIT_PIPE;
+	if (failed && st == STATUS_OK) st = FAIL(&err, IO, "stdout: %s; the output is incomplete", strerror(failed));
+	if (st == STATUS_CANCELLED) return EXIT_SIGNAL + signals_caught();
 	if (st != STATUS_OK) print_error(&err);
 	return status_exit_code(st);
 }
