@@ -67,7 +67,8 @@ $(BUILD)/obj/%.o: src/%.c
 
 $(BUILD)/tests/unit/%: tests/unit/%.c $(UNIT_HELP) $(wildcard tests/unit/*.h) $(LIB)
 	@mkdir -p $(@D)
-	$(CC) $(CFLAGS_ALL) -Itests $(LDFLAGS) -o $@ $< $(UNIT_HELP) $(LIB) $(LIBS) -lcmocka
+	$(CC) $(CFLAGS_ALL) -Itests $(LDFLAGS) -o $@ $(filter %.c %.o,$^) $(LIB) $(LIBS) -lcmocka
+$(BUILD)/tests/unit/test_options: $(BUILD)/obj/apps/options.o $(BUILD)/obj/apps/settings.o
 
 $(BUILD)/tests/fuzz/%: tests/fuzz/%.c $(LIB)
 	@mkdir -p $(@D)

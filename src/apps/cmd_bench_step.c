@@ -1,0 +1,193 @@
+/* `tandem bench step`: median time of one decode step of B sequences, and of one prefill of T tokens, against the bytes and the
+ * arithmetic that they cannot avoid. Prompts are invented, so that random weights will do. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "apps/session.h"
+#include "base/clock.h"
+#include "base/mem.h"
+#include "base/rng.h"
+#include "model/plan.h"
+
+#define WARM_STEPS 3
+
+struct bench {
+	const struct settings *settings;
+	struct session session;
+	struct tandem_event *events; /* [batch] */
+	int32_t *prompt;
+	double *times; /* ms */
+	double decode_ms, prefill_ms;
+	/* of the whole model */
+	double linear_bytes;    /* weights that one decode step reads: linears and LM head */
+	double prefill_flops;   /* 2 N K for each row of each linear, the LM head once */
+};
+
+static int compare_double(const void *a, const void *b)
+{
+	double x = *(const double *)a, y = *(const double *)b;
+	return (x > y) - (x < y);
+}
+
+static double median(double *values, int n)
+{
+	qsort(values, (size_t)n, sizeof *values, compare_double);
+	return n % 2 ? values[n / 2] : (values[n / 2 - 1] + values[n / 2]) / 2;
+}
+
+/* Other tokens for every `stream`, so that no prefix is shared and no cache helps. */
+static void invent_prompt(const struct bench *b, int tokens, uint64_t stream)
+{
+	for (int i = 0; i < tokens; i++)
+		b->prompt[i] = (int32_t)(rng_u64(2, stream, (uint64_t)i) % (uint64_t)b->session.info.vocab_size);
+}
+
+static enum status submit(struct bench *b, int tokens, uint64_t stream, int max_tokens, uint64_t *id, struct error *err)
+{
+	invent_prompt(b, tokens, stream);
+	struct tandem_request request = {.prompt = b->prompt, .prompt_count = tokens, .max_tokens = max_tokens, .ignore_eos = true};
+	struct tandem_error from = {0};
+	return session_error(tandem_submit(b->session.engine, &request, id, &from), &from, err);
+}
+
+static enum status step(struct bench *b, int *count, bool *idle, struct error *err)
+{
+	struct tandem_error from = {0};
+	*count = 0;
+	return session_error(tandem_step(b->session.engine, b->events, b->settings->batch, count, idle, &from), &from, err);
+}
+
+static enum status drain(struct bench *b, struct error *err)
+{
+	bool idle = false;
+	int count;
+	while (!idle) TRY(step(b, &count, &idle, err));
+	return STATUS_OK;
+}
+
+/* First run untimed: it touches the memory. */
+static enum status time_prefill(struct bench *b, struct error *err)
+{
+	for (int run = -1; run < b->settings->repeat; run++) {
+		uint64_t id, start = clock_ns();
+		TRY(submit(b, b->settings->prefill, (uint64_t)(run + 1), 1, &id, err));
+		TRY(drain(b, err));
+		if (run >= 0) b->times[run] = (double)(clock_ns() - start) / 1e6;
+	}
+	b->prefill_ms = median(b->times, b->settings->repeat);
+	return STATUS_OK;
+}
+
+/* A step counts once every sequence decodes: it then gives one token of each. */
+static enum status time_decode(struct bench *b, struct error *err)
+{
+	const struct settings *s = b->settings;
+	uint64_t ids[1024];
+	for (int i = 0; i < s->batch; i++)
+		TRY(submit(b, s->bench_context, 1000 + (uint64_t)i, b->session.info.context - s->bench_context, &ids[i], err));
+	int warm = 0, timed = 0;
+	bool idle = false;
+	while (timed < s->steps && !idle) {
+		int count;
+		uint64_t start = clock_ns();
+		TRY(step(b, &count, &idle, err));
+		if (count < s->batch) continue;
+		if (warm++ >= WARM_STEPS) b->times[timed++] = (double)(clock_ns() - start) / 1e6;
+	}
+	for (int i = 0; i < s->batch; i++) (void)tandem_cancel(b->session.engine, ids[i]);
+	TRY(drain(b, err));
+	if (timed < s->steps)
+		return FAIL(err, NO_ROOM, "bench step: only %d of %d steps had all %d sequences running; use a smaller --batch", timed, s->steps, s->batch);
+	b->decode_ms = median(b->times, timed);
+	return STATUS_OK;
+}
+
+static enum status count_work(struct bench *b, struct error *err)
+{
+	struct model_config config;
+	struct plan_degree degree;
+	struct plan_options options = {.max_rows = b->settings->prefill_chunk, .activation = DTYPE_F32, .kv = DTYPE_F32};
+	TRY(model_config_load(&config, b->settings->model, NULL, err));
+	plan_degree(&degree, &config, 1, &options);
+	for (int i = 0; i < degree.families; i++) {
+		const struct plan_family *f = &degree.family[i];
+		double elements = (double)f->count * (double)f->global_n * (double)f->global_k;
+		b->linear_bytes += elements * (double)dtype_bytes(config.dtype);
+		b->prefill_flops += 2 * elements * (strcmp(f->family, "lm_head") ? b->settings->prefill : 1);
+	}
+	return STATUS_OK;
+}
+
+static double per_second(double amount, double ms)
+{
+	return ms > 0 ? amount / ms * 1000 : 0;
+}
+
+static enum status print_json(const struct bench *b, struct error *err)
+{
+	const struct settings *s = b->settings;
+	json_t *object = json_pack("{s:s,s:i,s:i,s:i,s:i,s:f,s:f,s:f,s:f,s:f,s:f,s:f}", "model", s->model, "batch", s->batch, "bench_context",
+	                           s->bench_context, "steps", s->steps, "prefill", s->prefill, "decode_ms", b->decode_ms, "prefill_ms",
+	                           b->prefill_ms, "tokens_per_s", per_second(s->batch, b->decode_ms), "prefill_tokens_per_s",
+	                           per_second(s->prefill, b->prefill_ms), "linear_bytes", b->linear_bytes, "decode_gb_per_s",
+	                           per_second(b->linear_bytes / 1e9, b->decode_ms), "prefill_gflop_per_s",
+	                           per_second(b->prefill_flops / 1e9, b->prefill_ms));
+	enum status st = session_json(&b->session, object, err);
+	if (st == STATUS_OK) return output_json(object, err);
+	json_decref(object);
+	return st;
+}
+
+static enum status print_table(const struct bench *b, struct error *err)
+{
+	const struct settings *s = b->settings;
+	const struct tandem_info *info = &b->session.info;
+	struct buf out = {0};
+	char bytes[24];
+	enum status st;
+	TRY_GOTO(buf_printf(&out, err, "%s (%s), %d rank%s, %d thread%s, weights %s, %d collectives a step\n", info->device, info->isa,
+	                    info->world_size, info->world_size == 1 ? "" : "s", info->threads, info->threads == 1 ? "" : "s",
+	                    format_bytes((double)info->weight_bytes, bytes), info->collectives_per_step), end);
+	TRY_GOTO(buf_printf(&out, err, "decode  %d x 1 token after %d: %9.3f ms  %8.1f tok/s  %7.2f GB/s of linear weights\n", s->batch,
+	                    s->bench_context, b->decode_ms, per_second(s->batch, b->decode_ms), per_second(b->linear_bytes / 1e9, b->decode_ms)), end);
+	TRY_GOTO(buf_printf(&out, err, "prefill %d tokens:        %9.3f ms  %8.1f tok/s  %7.1f GFLOP/s in linears\n", s->prefill, b->prefill_ms,
+	                    per_second(s->prefill, b->prefill_ms), per_second(b->prefill_flops / 1e9, b->prefill_ms)), end);
+	TRY_GOTO(buf_puts(&out, "Medians. The bounds of this machine: tandem bench peak\n", err), end);
+	st = output_write(out.data, out.size, err);
+end:
+	buf_fini(&out);
+	return st;
+}
+
+static enum status run_all(struct bench *b, struct error *err)
+{
+	const struct settings *s = b->settings;
+	/* While the last sequence is prefilled, the first ones already decode. */
+	int64_t lead = (int64_t)s->batch * (s->bench_context / s->prefill_chunk + 1);
+	int64_t context = s->bench_context + s->steps + WARM_STEPS + lead + 1;
+	if (context < s->prefill + 1) context = s->prefill + 1;
+	if (context > INT32_MAX) return FAIL(err, USAGE, "bench step: --batch, --context and --steps ask for too many tokens; use less");
+	TRY(count_work(b, err));
+	TRY(session_open(&b->session, s, &(struct session_needs){.context = (int)context, .max_sequences = s->batch}, err));
+	b->events = mem_zalloc((size_t)s->batch, sizeof *b->events, "events", err);
+	b->prompt = mem_zalloc((size_t)context, sizeof *b->prompt, "prompt", err);
+	b->times = mem_zalloc((size_t)(s->steps > s->repeat ? s->steps : s->repeat), sizeof *b->times, "times", err);
+	if (!b->events || !b->prompt || !b->times) return STATUS_NO_MEMORY;
+	TRY(time_prefill(b, err));
+	TRY(time_decode(b, err));
+	tandem_get_info(b->session.engine, &b->session.info);
+	return s->json ? print_json(b, err) : print_table(b, err);
+}
+
+enum status cmd_bench_step(const struct settings *settings, struct error *err)
+{
+	struct bench bench = {.settings = settings};
+	enum status st = run_all(&bench, err);
+	session_close(&bench.session);
+	free(bench.events);
+	free(bench.prompt);
+	free(bench.times);
+	return st;
+}

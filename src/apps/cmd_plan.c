@@ -1,0 +1,167 @@
+/* `tandem plan`: what each rank would hold at each world size, from config.json alone. Also for models that cannot run yet. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "apps/console.h"
+#include "apps/settings.h"
+#include "base/mem.h"
+#include "model/plan.h"
+
+struct plan {
+	const struct settings *settings;
+	struct model_config config;
+	struct plan_degree *degree; /* [count] */
+	int count;
+};
+
+static uint64_t weight_bytes(const struct plan_degree *d)
+{
+	return d->sharded_bytes + d->replicated_bytes + d->rank0_extra_bytes;
+}
+
+static json_t *family_json(const struct plan_family *f)
+{
+	return json_pack("{s:s,s:s,s:[I,I],s:[I,I],s:i,s:[]}", "family", f->family, "kind", f->kind, "global", (json_int_t)f->global_n,
+	                 (json_int_t)f->global_k, "local", (json_int_t)f->local_n, (json_int_t)f->local_k, "count", f->count, "static");
+}
+
+static json_t *degree_json(const struct plan_degree *d)
+{
+	json_t *reasons = json_array(), *families = json_array();
+	for (int i = 0; i < d->reasons; i++) json_array_append_new(reasons, json_string(d->reason[i]));
+	for (int i = 0; i < d->families; i++) json_array_append_new(families, family_json(&d->family[i]));
+	json_t *heads = json_pack("{s:i,s:i,s:i}", "query", d->q_heads, "kv", d->kv_heads, "kv_replicated", d->kv_replicated);
+	json_t *bytes = json_pack("{s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I}", "weights", (json_int_t)weight_bytes(d), "weights_other_ranks",
+	                          (json_int_t)(d->sharded_bytes + d->replicated_bytes), "sharded", (json_int_t)d->sharded_bytes, "replicated",
+	                          (json_int_t)d->replicated_bytes, "kv_per_token", (json_int_t)d->kv_per_token, "state_per_sequence",
+	                          (json_int_t)d->state_per_sequence, "scratch", (json_int_t)d->scratch_bytes, "workspace",
+	                          (json_int_t)d->workspace_bytes);
+	json_t *tokens = d->kv_tokens < 0 ? json_null() : json_integer(d->kv_tokens);
+	return json_pack("{s:i,s:b,s:o,s:o,s:o,s:o,s:o}", "world_size", d->world_size, "legal", d->legal, "reasons", reasons, "local_heads", heads,
+	                 "families", families, "bytes", bytes, "kv_tokens", tokens);
+}
+
+static enum status print_json(const struct plan *plan, struct error *err)
+{
+	const struct model_config *c = &plan->config;
+	json_t *degrees = json_array();
+	for (int i = 0; i < plan->count; i++) json_array_append_new(degrees, degree_json(&plan->degree[i]));
+	json_t *object = json_pack("{s:s,s:b,s:s?,s:i,s:i,s:i,s:i,s:i,s:i,s:i,s:i,s:s,s:o}", "model_type", c->model_type, "runs",
+	                           c->cannot_run[0] == 0, "cannot_run", c->cannot_run[0] ? c->cannot_run : NULL, "layers", c->layers,
+	                           "hidden_size", c->hidden_size, "intermediate_size", c->intermediate_size, "query_heads", c->q_heads,
+	                           "kv_heads", c->kv_heads, "head_dim", c->head_dim, "vocab_size", c->vocab_size, "max_position",
+	                           c->max_position, "dtype", dtype_name(c->dtype), "degrees", degrees);
+	return output_json(object, err);
+}
+
+static const char *shape(int64_t n, int64_t k, char text[32])
+{
+	snprintf(text, 32, "%lld x %lld", (long long)n, (long long)k);
+	return text;
+}
+
+#define CELL 18
+
+static enum status family_table(const struct plan *plan, struct buf *out, struct error *err)
+{
+	char text[32];
+	const struct plan_degree *first = &plan->degree[0];
+	TRY(buf_printf(out, err, "\n%-18s %-11s %5s  %-*s", "linear [N x K]", "kind", "count", CELL, "global"));
+	for (int d = 0; d < plan->count; d++) TRY(buf_printf(out, err, "TP%-*d", CELL - 2, plan->degree[d].world_size));
+	for (int i = 0; i < first->families; i++) {
+		const struct plan_family *f = &first->family[i];
+		TRY(buf_printf(out, err, "\n%-18s %-11s %5d  %-*s", f->family, f->kind, f->count, CELL, shape(f->global_n, f->global_k, text)));
+		for (int d = 0; d < plan->count; d++) {
+			const struct plan_degree *degree = &plan->degree[d];
+			bool known = degree->legal && i < degree->families;
+			TRY(buf_printf(out, err, "%-*s", CELL, known ? shape(degree->family[i].local_n, degree->family[i].local_k, text) : "-"));
+		}
+	}
+	return buf_puts(out, "\n", err);
+}
+
+enum plan_line { LINE_LEGAL, LINE_HEADS, LINE_WEIGHTS, LINE_OTHERS, LINE_KV, LINE_STATE, LINE_SCRATCH, LINE_WORKSPACE, LINE_TOKENS, LINE_COUNT };
+
+static const char *const line_names[LINE_COUNT] = {
+	"legal", "query + KV heads", "weights, rank 0", "weights, others", "KV a token", "state a sequence", "scratch", "workspace", "KV tokens that fit",
+};
+
+static const char *line_cell(const struct plan_degree *d, enum plan_line line, char text[32])
+{
+	char bytes[24];
+	if (line != LINE_LEGAL && !d->legal) return "-";
+	uint64_t value = 0;
+	switch (line) {
+	case LINE_LEGAL: return d->legal ? "yes" : "no";
+	case LINE_HEADS:
+		snprintf(text, 32, d->kv_replicated > 1 ? "%d + %d (1 in %d)" : "%d + %d", d->q_heads, d->kv_heads, d->kv_replicated);
+		return text;
+	case LINE_TOKENS:
+		if (d->kv_tokens < 0) return "-";
+		snprintf(text, 32, "%lld", (long long)d->kv_tokens);
+		return text;
+	case LINE_WEIGHTS: value = weight_bytes(d); break;
+	case LINE_OTHERS: value = d->sharded_bytes + d->replicated_bytes; break;
+	case LINE_KV: value = d->kv_per_token; break;
+	case LINE_STATE: value = d->state_per_sequence; break;
+	case LINE_SCRATCH: value = d->scratch_bytes; break;
+	case LINE_WORKSPACE: value = d->workspace_bytes; break;
+	case LINE_COUNT: break;
+	}
+	snprintf(text, 32, "%s", format_bytes((double)value, bytes));
+	return text;
+}
+
+static enum status rank_table(const struct plan *plan, struct buf *out, struct error *err)
+{
+	char text[32];
+	TRY(buf_printf(out, err, "\n%-20s", "one rank"));
+	for (int d = 0; d < plan->count; d++) TRY(buf_printf(out, err, "TP%-*d", CELL - 2, plan->degree[d].world_size));
+	for (int line = 0; line < LINE_COUNT; line++) {
+		if (line == LINE_STATE && !plan->config.gdn.k_heads) continue;
+		TRY(buf_printf(out, err, "\n%-20s", line_names[line]));
+		for (int d = 0; d < plan->count; d++)
+			TRY(buf_printf(out, err, "%-*s", CELL, line_cell(&plan->degree[d], (enum plan_line)line, text)));
+	}
+	TRY(buf_puts(out, "\n", err));
+	for (int d = 0; d < plan->count; d++)
+		for (int i = 0; i < plan->degree[d].reasons; i++)
+			TRY(buf_printf(out, err, "TP%d: %s\n", plan->degree[d].world_size, plan->degree[d].reason[i]));
+	return STATUS_OK;
+}
+
+static enum status print_table(const struct plan *plan, struct error *err)
+{
+	const struct model_config *c = &plan->config;
+	struct buf out = {0};
+	enum status st;
+	TRY_GOTO(buf_printf(&out, err, "%s, %s: %d layers, hidden %d, intermediate %d, %d query and %d KV heads of %d, vocabulary %d\n",
+	                    c->model_type, dtype_name(c->dtype), c->layers, c->hidden_size, c->intermediate_size, c->q_heads, c->kv_heads,
+	                    c->head_dim, c->vocab_size), end);
+	if (c->cannot_run[0]) TRY_GOTO(buf_printf(&out, err, "planned only: %s\n", c->cannot_run), end);
+	TRY_GOTO(family_table(plan, &out, err), end);
+	TRY_GOTO(rank_table(plan, &out, err), end);
+	st = output_write(out.data, out.size, err);
+end:
+	buf_fini(&out);
+	return st;
+}
+
+enum status cmd_plan(const struct settings *settings, struct error *err)
+{
+	struct console console;
+	console_init(&console, settings->verbose);
+	struct log log = console_sink(&console);
+	struct plan plan = {.settings = settings, .count = settings->degrees.count};
+	if (!plan.count) return FAIL(err, USAGE, "--tp: has no world size; give some such as 1,2,4");
+	TRY(model_config_load(&plan.config, settings->model, &log, err));
+	plan.degree = mem_zalloc((size_t)plan.count, sizeof *plan.degree, "plan", err);
+	if (!plan.degree) return STATUS_NO_MEMORY;
+	/* Scratch and KV as the CPU back end keeps them. */
+	struct plan_options options = {.device_memory = settings->device_memory, .max_rows = settings->prefill_chunk, .activation = DTYPE_F32, .kv = DTYPE_F32};
+	for (int i = 0; i < plan.count; i++) plan_degree(&plan.degree[i], &plan.config, settings->degrees.items[i], &options);
+	enum status st = settings->json ? print_json(&plan, err) : print_table(&plan, err);
+	free(plan.degree);
+	return st;
+}

@@ -1,0 +1,171 @@
+/* main.c: finds the command, parses its options, runs it, and turns its status into one line on stderr and an exit code.
+ *
+ * Exit codes: 0 ok, 2 usage, 3 bad input, 4 no room, 5 group aborted, 6 device fault (base/status.h); 130 after Ctrl-C (143 after
+ * SIGTERM) and 141 when the reader of stdout went away, as a shell reports programs that died of these signals.
+ */
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "apps/console.h"
+#include "apps/settings.h"
+#include "tandem.h"
+
+#define EXIT_SIGNAL 128
+#define EXIT_PIPE (EXIT_SIGNAL + SIGPIPE)
+
+/* "tandem: text" on one line: control characters of a hostile file or argument must not reach the terminal. */
+static void print_error(struct error *err)
+{
+	for (unsigned char *at = (unsigned char *)err->text; *at; at++)
+		if (*at < 32 || *at == 127) *at = '?';
+	fprintf(stderr, "tandem: %s\n", err->text[0] ? err->text : status_name(err->code));
+}
+
+/* True for "bench" and the commands "bench step", "bench peak", …. */
+static bool in_family(const struct command *command, const char *family)
+{
+	size_t n = strlen(family);
+	return command->run && !strncmp(command->name, family, n) && command->name[n] == ' ';
+}
+
+/* Commands whose name starts the arguments. *used: words of the name. */
+static const struct command *find_command(int argc, char **argv, int *used)
+{
+	char pair[64];
+	if (argc > 1) {
+		snprintf(pair, sizeof pair, "%.30s %.30s", argv[0], argv[1]);
+		for (int i = 0; i < COMMAND_COUNT; i++)
+			if (command_table[i].run && !strcmp(command_table[i].name, pair)) return *used = 2, &command_table[i];
+	}
+	for (int i = 0; i < COMMAND_COUNT; i++)
+		if (command_table[i].run && !strcmp(command_table[i].name, argv[0])) return *used = 1, &command_table[i];
+	return NULL;
+}
+
+static enum status command_list(const char *family, struct buf *out, struct error *err)
+{
+	for (int i = 0; i < COMMAND_COUNT; i++) {
+		const struct command *command = &command_table[i];
+		if (!command->run || (family && !in_family(command, family))) continue;
+		char left[64];
+		snprintf(left, sizeof left, "  %s %s", command->name, command->operand ? command->operand : "");
+		TRY(buf_printf(out, err, "%-24s%s\n", left, command->summary));
+	}
+	return STATUS_OK;
+}
+
+static unsigned bits_in_build(const char *family)
+{
+	unsigned mask = 0;
+	for (int i = 0; i < COMMAND_COUNT; i++)
+		if (command_table[i].run && (!family || in_family(&command_table[i], family))) mask |= command_table[i].bit;
+	return mask;
+}
+
+static enum status help_all(const char *family, struct error *err)
+{
+	struct buf out = {0};
+	enum status st;
+	TRY_GOTO(buf_printf(&out, err, "Usage: tandem %s [options]\n\n", family ? family : "COMMAND MODEL"), end);
+	if (!family) TRY_GOTO(buf_puts(&out, "Runs one large language model on several devices by tensor parallelism.\n\nCommands\n", err), end);
+	TRY_GOTO(command_list(family, &out, err), end);
+	TRY_GOTO(buf_puts(&out, "\nOptions; tandem COMMAND --help lists those of one command. [default unit]\n", err), end);
+	TRY_GOTO(options_help(&settings_table, bits_in_build(family), &out, err), end);
+	TRY_GOTO(buf_puts(&out, "\nExit codes: 0 ok, 2 usage, 3 bad input, 4 no room, 5 group aborted, 6 device fault, 130 interrupted\n", err), end);
+	fputs(out.data, stdout);
+end:
+	buf_fini(&out);
+	return st;
+}
+
+static enum status help_command(const struct command *command, struct error *err)
+{
+	struct buf out = {0};
+	enum status st;
+	TRY_GOTO(buf_printf(&out, err, "Usage: tandem %s%s%s [options]\n\n%c%s.\n", command->name, command->operand ? " " : "",
+	                    command->operand ? command->operand : "", command->summary[0] - 'a' + 'A', command->summary + 1), end);
+	TRY_GOTO(options_help(&settings_table, command->bit, &out, err), end);
+	fputs(out.data, stdout);
+end:
+	buf_fini(&out);
+	return st;
+}
+
+static enum status unknown_command(const char *name, struct error *err)
+{
+	bool family = false;
+	for (int i = 0; i < COMMAND_COUNT; i++) family |= in_family(&command_table[i], name);
+	if (family) return FAIL(err, USAGE, "%s: what to do is missing; see tandem %s --help", name, name);
+	for (int i = 0; i < COMMAND_COUNT; i++)
+		if (command_table[i].run && edit_near(name, command_table[i].name))
+			return FAIL(err, USAGE, "%.40s: unknown command; did you mean %s? See tandem --help", name, command_table[i].name);
+	if (name[0] == '-') return FAIL(err, USAGE, "%.40s: options come after the command; see tandem --help", name);
+	return FAIL(err, USAGE, "%.40s: unknown command; see tandem --help", name);
+}
+
+static bool is_help(const char *argument)
+{
+	return !strcmp(argument, "--help") || !strcmp(argument, "-h");
+}
+
+/* Requests that need no command. *done: answered. */
+static enum status before_command(int argc, char **argv, bool *done, struct error *err)
+{
+	*done = true;
+	if (argc == 0) return FAIL(err, USAGE, "command: missing; see tandem --help");
+	if (is_help(argv[0])) return help_all(NULL, err);
+	if (!strcmp(argv[0], "--version")) {
+		printf("tandem %s\n", TANDEM_VERSION);
+		return STATUS_OK;
+	}
+	if (argc > 1 && is_help(argv[1]) && bits_in_build(argv[0])) return help_all(argv[0], err);
+	*done = false;
+	return STATUS_OK;
+}
+
+static enum status run_command(const struct command *command, int argc, char **argv, struct error *err)
+{
+	struct settings settings;
+	struct operands operands;
+	settings_init(&settings, command->bit);
+	enum status st;
+	TRY_GOTO(options_parse(&settings_table, command->bit, command->name, argc, argv, &settings, &operands, err), end);
+	if (settings.help) {
+		st = help_command(command, err);
+	} else if (settings.version) {
+		printf("tandem %s\n", TANDEM_VERSION);
+	} else if (command->operand && !operands.count) {
+		st = FAIL(err, USAGE, "%s: %s is missing; give a model folder, as in tandem %s models/demo", command->name, command->operand,
+		          command->name);
+	} else if (operands.count > (command->operand ? 1 : 0)) {
+		st = FAIL(err, USAGE, "'%.80s': one argument too many; see tandem %s --help", operands.item[operands.count - 1], command->name);
+	} else {
+		settings.model = operands.item[0];
+		st = command->run(&settings, err);
+	}
+end:
+	settings_fini(&settings);
+	return st;
+}
+
+int main(int argc, char **argv)
+{
+	/* A closed pipe shows up as EPIPE, so that a run can end its ranks in order. */
+	signal(SIGPIPE, SIG_IGN);
+	struct error err = {0};
+	bool done;
+	enum status st = before_command(argc - 1, argv + 1, &done, &err);
+	if (!done) {
+		int used = 0;
+		const struct command *command = find_command(argc - 1, argv + 1, &used);
+		st = command ? run_command(command, argc - 1 - used, argv + 1 + used, &err) : unknown_command(argv[1], &err);
+	}
+	int failed = output_finish();
+	if (failed == EPIPE) return EXIT_PIPE;
+	if (failed && st == STATUS_OK) st = FAIL(&err, IO, "stdout: %s; the output is incomplete", strerror(failed));
+	if (st == STATUS_CANCELLED) return EXIT_SIGNAL + signals_caught();
+	if (st != STATUS_OK) print_error(&err);
+	return status_exit_code(st);
+}

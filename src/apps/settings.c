@@ -1,0 +1,120 @@
+/* The option table. Order here is order in --help. */
+#include "apps/settings.h"
+
+#include <math.h>
+
+#define ARRAY_COUNT(a) ((int)(sizeof(a) / sizeof((a)[0])))
+#define AT(field) .offset = offsetof(struct settings, field)
+
+/* Commands that open an engine. */
+#define ENGINE (COMMAND_RUN | COMMAND_LOGITS | COMMAND_VERIFY | COMMAND_BENCH_STEP)
+#define TOKENS_MAX 16777216.0
+#define EXACT_MAX 9007199254740992.0 /* 2^53: whole numbers up to here survive JSON */
+
+static const struct option rows[] = {
+	{.name = "prompt", .letter = 'p', .type = OPTION_TEXT, .argument = "TEXT", .group = "Prompt", AT(prompt), .commands = COMMAND_RUN,
+	 .help = "text to continue; - reads it from stdin"},
+	{.name = "prompt-file", .type = OPTION_TEXT, .argument = "F", .group = "Prompt", AT(prompt_file), .commands = COMMAND_RUN,
+	 .help = "text to continue, from a file"},
+	{.name = "tokens", .type = OPTION_INTS, .argument = "1,2,3", .group = "Prompt", AT(tokens), .commands = COMMAND_RUN | COMMAND_LOGITS,
+	 .help = "token ids to continue, in place of text", .min = 0, .max = 2147483647},
+	{.name = "prompts", .type = OPTION_TEXT, .argument = "F", .group = "Prompt", AT(prompts), .commands = COMMAND_VERIFY,
+	 .help = "prompts, one a line: text, or token ids as 1,2,3", .absent = "4 made from the vocabulary size"},
+
+	{.name = "max-tokens", .letter = 'n', .type = OPTION_INT, .argument = "N", .group = "Generation", AT(max_tokens), .initial = "128",
+	 .unit = "tokens", .commands = COMMAND_RUN, .help = "tokens to generate at most", .min = 1, .max = TOKENS_MAX},
+	{.name = "max-tokens", .letter = 'n', .type = OPTION_INT, .argument = "N", .group = "Generation", AT(max_tokens), .initial = "32",
+	 .unit = "tokens", .commands = COMMAND_VERIFY, .help = "greedy tokens to compare for each prompt", .min = 1, .max = TOKENS_MAX},
+	{.name = "ignore-eos", .type = OPTION_FLAG, .group = "Generation", AT(ignore_eos), .commands = ENGINE,
+	 .help = "go on after an end-of-text token (logits and bench always do)"},
+	{.name = "temp", .type = OPTION_REAL, .argument = "T", .group = "Generation", AT(temperature), .absent = "the model's if it says do_sample, else 0",
+	 .commands = COMMAND_RUN, .help = "temperature; 0 takes the likeliest token", .min = 0, .max = 100},
+	{.name = "top-k", .type = OPTION_INT, .argument = "K", .group = "Generation", AT(top_k), .absent = "the model's, else 0",
+	 .commands = COMMAND_RUN, .help = "choose among the K likeliest; 0 is off", .min = 0, .max = 2147483647},
+	{.name = "top-p", .type = OPTION_REAL, .argument = "P", .group = "Generation", AT(top_p), .absent = "the model's, else 1",
+	 .commands = COMMAND_RUN, .help = "choose among the likeliest that add up to P; 1 is off", .min = 0, .max = 1},
+	{.name = "min-p", .type = OPTION_REAL, .argument = "P", .group = "Generation", AT(min_p), .absent = "0", .commands = COMMAND_RUN,
+	 .help = "drop tokens below P times the likeliest; 0 is off", .min = 0, .max = 1},
+	{.name = "repeat-penalty", .type = OPTION_REAL, .argument = "X", .group = "Generation", AT(repetition_penalty),
+	 .absent = "the model's, else 1", .commands = COMMAND_RUN, .help = "divide the logits of tokens seen before; 1 is off", .min = 0.01, .max = 100},
+	{.name = "seed", .type = OPTION_U64, .argument = "S", .group = "Generation", AT(seed), .initial = "0", .commands = COMMAND_RUN,
+	 .help = "same seed, same tokens", .min = 0, .max = EXACT_MAX},
+
+	{.name = "add-special", .type = OPTION_FLAG, .group = "Tokens", AT(add_special), .commands = COMMAND_TOKENIZE,
+	 .help = "add what the model expects around a text (BOS and the like)"},
+	{.name = "decode", .type = OPTION_FLAG, .group = "Tokens", AT(decode), .commands = COMMAND_TOKENIZE,
+	 .help = "read an array of ids, write the text"},
+	{.name = "jsonl", .type = OPTION_FLAG, .group = "Tokens", AT(jsonl), .commands = COMMAND_TOKENIZE,
+	 .help = "one JSON object a line: {\"text\"} to {\"tokens\"}, or back with --decode"},
+
+	{.name = "tp", .type = OPTION_INT, .argument = "P", .group = "Ranks and devices", AT(tp), .initial = "1", .unit = "ranks",
+	 .commands = ENGINE & ~COMMAND_VERIFY, .help = "tensor-parallel world size", .min = 1, .max = 64},
+	{.name = "tp", .type = OPTION_INT, .argument = "P", .group = "Ranks and devices", AT(tp), .initial = "2", .unit = "ranks",
+	 .commands = COMMAND_VERIFY, .help = "world size to compare with one rank", .min = 1, .max = 64},
+	{.name = "tp", .type = OPTION_INTS, .argument = "1,2,4,8", .group = "Ranks and devices", AT(degrees), .initial = "1,2,4,8", .unit = "ranks",
+	 .commands = COMMAND_PLAN, .help = "world sizes to plan", .min = 1, .max = 64},
+	{.name = "device", .type = OPTION_TEXT, .argument = "NAME", .group = "Ranks and devices", AT(device), .initial = "cpu",
+	 .commands = ENGINE, .help = "kind of device"},
+	{.name = "devices", .type = OPTION_INTS, .argument = "0,1", .group = "Ranks and devices", AT(devices), .absent = "0,1,... up to P-1",
+	 .commands = ENGINE, .help = "device of each rank, in rank order", .min = 0, .max = 1023},
+	{.name = "device-memory", .type = OPTION_BYTES, .argument = "64GiB", .group = "Ranks and devices", AT(device_memory),
+	 .absent = "not known; the KV room is then not given", .commands = COMMAND_PLAN, .help = "memory of one device"},
+	{.name = "threads", .type = OPTION_INT, .argument = "N", .group = "Ranks and devices", AT(threads), .absent = "the cores this process may use",
+	 .commands = ENGINE | COMMAND_BENCH_PEAK, .help = "CPU threads of all ranks together", .min = 1, .max = 1024},
+	{.name = "isa", .type = OPTION_CHOICE, .argument = "auto|avx512|avx2|c", .group = "Ranks and devices", AT(isa), .initial = "auto",
+	 .commands = ENGINE, .help = "CPU instruction set; the results are the same bits"},
+
+	{.name = "context", .type = OPTION_INT, .argument = "N", .group = "Engine", AT(context), .absent = "the model's, at most 8192 tokens",
+	 .commands = ENGINE & ~COMMAND_BENCH_STEP, .help = "longest sequence, prompt and answer", .min = 1, .max = TOKENS_MAX},
+	{.name = "prefill-chunk", .type = OPTION_INT, .argument = "N", .group = "Engine", AT(prefill_chunk), .initial = "512", .unit = "tokens",
+	 .commands = ENGINE | COMMAND_PLAN, .help = "prompt tokens in one step at most", .min = 1, .max = 65536},
+	{.name = "kv-block", .type = OPTION_INT, .argument = "N", .group = "Engine", AT(kv_block), .initial = "32", .unit = "tokens",
+	 .commands = ENGINE, .help = "KV page size, a multiple of 16", .min = 16, .max = 4096},
+	{.name = "random-weights", .type = OPTION_U64, .argument = "SEED", .group = "Engine", AT(random_weights), .absent = "off",
+	 .commands = ENGINE, .help = "invent the weights; MODEL needs config.json only", .min = 0, .max = EXACT_MAX},
+	{.name = "timeout", .type = OPTION_INT, .argument = "MS", .group = "Engine", AT(timeout_ms), .initial = "30000", .unit = "ms",
+	 .commands = ENGINE, .help = "longest wait of one rank for another", .min = 1, .max = 86400000},
+	{.name = "fault", .type = OPTION_TEXT, .argument = "SPEC", .group = "Engine", AT(fault), .commands = ENGINE,
+	 .help = "make a rank fail: rank=N,at=POINT,seq=N[,kind=error|oom|stall:MS|exit]"},
+	{.name = "whitelist", .type = OPTION_TEXT, .argument = "F", .group = "Engine", AT(whitelist), .commands = ENGINE,
+	 .help = "kernel table; refused in this version"},
+
+	{.name = "batch", .type = OPTION_INT, .argument = "B", .group = "Measurement", AT(batch), .initial = "1", .unit = "sequences",
+	 .commands = COMMAND_BENCH_STEP, .help = "sequences that decode together", .min = 1, .max = 1024},
+	{.name = "context", .type = OPTION_INT, .argument = "C", .group = "Measurement", AT(bench_context), .initial = "128", .unit = "tokens",
+	 .commands = COMMAND_BENCH_STEP, .help = "tokens of each sequence before the first timed step", .min = 1, .max = TOKENS_MAX},
+	{.name = "steps", .type = OPTION_INT, .argument = "N", .group = "Measurement", AT(steps), .initial = "16", .unit = "steps",
+	 .commands = COMMAND_BENCH_STEP, .help = "decode steps to time", .min = 1, .max = 1000000},
+	{.name = "prefill", .type = OPTION_INT, .argument = "T", .group = "Measurement", AT(prefill), .initial = "128", .unit = "tokens",
+	 .commands = COMMAND_BENCH_STEP, .help = "prompt length of the timed prefill", .min = 1, .max = TOKENS_MAX},
+	{.name = "repeat", .type = OPTION_INT, .argument = "N", .group = "Measurement", AT(repeat), .initial = "3", .unit = "runs",
+	 .commands = COMMAND_BENCH_STEP, .help = "prefills to time", .min = 1, .max = 1000},
+
+	{.name = "json", .type = OPTION_FLAG, .group = "Output", AT(json),
+	 .commands = COMMAND_RUN | COMMAND_PLAN | COMMAND_VERIFY | COMMAND_BENCH_STEP | COMMAND_BENCH_PEAK, .help = "one JSON object on stdout"},
+	{.name = "out", .type = OPTION_TEXT, .argument = "F", .group = "Output", AT(out), .commands = COMMAND_LOGITS,
+	 .help = "also write the logits: f32, little endian, [tokens, vocabulary]"},
+	{.name = "verbose", .letter = 'v', .type = OPTION_FLAG, .group = "Output", AT(verbose), .commands = COMMAND_ALL,
+	 .help = "tell on stderr what the engine does"},
+	{.name = "help", .letter = 'h', .type = OPTION_FLAG, .group = "Output", AT(help), .commands = COMMAND_ALL, .help = "this text"},
+	{.name = "version", .type = OPTION_FLAG, .group = "Output", AT(version), .commands = COMMAND_ALL, .help = "the version"},
+};
+
+const struct option_table settings_table = {rows, ARRAY_COUNT(rows)};
+
+const struct command command_table[COMMAND_COUNT] = {
+#define X(code, function, name, operand, summary) {name, operand, summary, COMMAND_##code, function},
+	COMMAND_LIST(X)
+#undef X
+};
+
+void settings_init(struct settings *settings, unsigned command)
+{
+	*settings = (struct settings){.temperature = NAN, .top_p = NAN, .min_p = NAN, .repetition_penalty = NAN, .top_k = -1};
+	options_init(&settings_table, command, settings);
+}
+
+void settings_fini(struct settings *settings)
+{
+	options_fini(&settings_table, settings);
+}

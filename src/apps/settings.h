@@ -1,0 +1,93 @@
+/* settings.h: what the command line says, the commands that exist, and the one table that connects them.
+ *
+ * To add a command: a line in COMMAND_LIST, a file cmd_NAME.c with its function, its bit in the table rows (settings.c) that it
+ * takes. Its help follows from these. A command returns a status and fills `err`; main prints it and chooses the exit code.
+ */
+#ifndef TANDEM_APPS_SETTINGS_H
+#define TANDEM_APPS_SETTINGS_H
+
+#include "apps/options.h"
+
+struct settings {
+	const char *model; /* the operand MODEL; NULL where the command has none */
+	bool help, version, verbose, json;
+
+	/* prompt */
+	const char *prompt, *prompt_file; /* prompt "-": stdin */
+	struct int_list tokens;
+	const char *prompts; /* verify: a file, one prompt a line */
+
+	/* generation; NaN and top_k -1: not given, the model's generation_config.json decides */
+	int max_tokens;
+	bool ignore_eos;
+	double temperature, top_p, min_p, repetition_penalty;
+	int top_k;
+	struct optional_u64 seed;
+
+	/* ranks and devices */
+	int tp;
+	struct int_list degrees; /* plan */
+	const char *device;
+	struct int_list devices;
+	int threads; /* 0: all */
+	const char *isa;
+
+	/* engine; 0 or NULL: its default */
+	int context, prefill_chunk, kv_block, timeout_ms;
+	struct optional_u64 random_weights;
+	const char *fault, *whitelist;
+
+	const char *out;
+	uint64_t device_memory; /* plan */
+
+	/* tokenize */
+	bool add_special, decode, jsonl;
+
+	/* bench */
+	int batch, bench_context, steps, prefill, repeat;
+};
+
+/* X(enumerator, function and file, name, operand or NULL, one line for help) */
+#define COMMAND_LIST(X)                                                                                   \
+	X(RUN, cmd_run, "run", "MODEL", "generate text from a prompt")                                        \
+	X(LOGITS, cmd_logits, "logits", "MODEL", "all logits of a prompt, and their SHA-256")                 \
+	X(TOKENIZE, cmd_tokenize, "tokenize", "MODEL|DIR", "text to token ids and back")                      \
+	X(PLAN, cmd_plan, "plan", "MODEL", "what each rank holds at each world size; reads no weights")       \
+	X(VERIFY, cmd_verify, "verify", "MODEL", "compare a world size with one rank on the same prompts")    \
+	X(BENCH_STEP, cmd_bench_step, "bench step", "MODEL", "time of one decode step and of a prefill")      \
+	X(BENCH_PEAK, cmd_bench_peak, "bench peak", NULL, "what this machine can do: bandwidth, arithmetic")
+
+enum command_index {
+#define X(code, function, name, operand, summary) COMMAND_INDEX_##code,
+	COMMAND_LIST(X)
+#undef X
+		COMMAND_COUNT
+};
+
+enum command_bit {
+#define X(code, function, name, operand, summary) COMMAND_##code = 1 << COMMAND_INDEX_##code,
+	COMMAND_LIST(X)
+#undef X
+		COMMAND_ALL = (1 << COMMAND_COUNT) - 1
+};
+
+struct command {
+	const char *name, *operand, *summary;
+	unsigned bit;
+	enum status (*run)(const struct settings *settings, struct error *err);
+};
+
+/* Weak: a command exists if its file is in the build. */
+#define X(code, function, name, operand, summary) \
+	__attribute__((weak)) enum status function(const struct settings *settings, struct error *err);
+COMMAND_LIST(X)
+#undef X
+
+extern const struct option_table settings_table;
+extern const struct command command_table[COMMAND_COUNT];
+
+/* The defaults of one command. */
+void settings_init(struct settings *settings, unsigned command);
+void settings_fini(struct settings *settings);
+
+#endif
