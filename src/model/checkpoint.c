@@ -134,9 +134,10 @@ static void list_name(struct listing *list, const char *name)
 	char text[TEXT_BYTES];
 	list->count++;
 	if (list->full) return;
-	list->full = list->length + 2 * TEXT_BYTES > sizeof list->text;
+	fields_text(text, sizeof text, name);
+	list->full = list->length + strlen(text) + sizeof ", , ..." > sizeof list->text;
 	list->length += (size_t)snprintf(list->text + list->length, sizeof list->text - list->length, "%s%s", list->length ? ", " : "",
-	                                 list->full ? "..." : fields_text(text, sizeof text, name));
+	                                 list->full ? "..." : text);
 }
 
 /* The distinct file names of the map, as keys of *names; all exist and stay in the folder. */

@@ -1,5 +1,6 @@
 /* plan.h: what a model needs on each rank at each TP degree, from config.json alone (S5, `tandem plan`): local shapes per family,
  * heads, legality with reasons, bytes per rank, KV tokens that fit. Pure arithmetic; also plans models that cannot run yet.
+ * For models that run, shapes and bytes equal what shard_of makes of the manifest (tests hold the two together).
  */
 #ifndef TANDEM_MODEL_PLAN_H
 #define TANDEM_MODEL_PLAN_H
@@ -7,35 +8,42 @@
 #include "model/config.h"
 #include "model/shard.h"
 
-#define PLAN_MAX_FAMILIES 16
+#define PLAN_MAX_FAMILIES 48
 #define PLAN_MAX_REASONS 8
 
+/* Tensors of one shape and kind. Some are stored in the checkpoint, some are linears that a step runs (a fused one is the stored ones
+ * below each other, each cut first), many are both, a norm is only stored. A vector [n] has k = 1; a conv1d [C, 1, Kc] has k = Kc. */
 struct plan_family {
-	char family[32]; /* "attn qkv", "attn o", "mlp gate_up", "mlp down", "lm_head", "gdn qkvz", … as in models.md 2 */
-	const char *kind; /* "column", "row", "replicated", "rank0" */
-	int64_t global_n, global_k, local_n, local_k;
-	int count;        /* linears of this family in the model */
+	const char *family; /* static: "attn qkv", "attn o", "mlp gate_up", "mlp down", "lm_head", "gdn qkvz", … */
+	const char *kind;   /* static: "column", "row", "replicated", "rank0" (whole, on rank 0 only) */
+	int64_t global_n, global_k, local_n, local_k; /* local 0, 0: this degree cannot cut it. "rank0": on rank 0 */
+	int count;   /* of them in the model */
+	bool stored; /* a tensor of the checkpoint: its bytes count */
+	bool runs;   /* a linear of this shape is executed */
 };
 
 struct plan_degree {
 	int world_size;
 	bool legal;
-	char reason[PLAN_MAX_REASONS][160];
+	char reason[PLAN_MAX_REASONS][SHARD_REASON_BYTES];
 	int reasons;
-	int q_heads, kv_heads, kv_replicated; /* local; kv_replicated: ranks that share one KV head, 1 = not replicated */
+	int q_heads, kv_heads, kv_replicated; /* local; kv_replicated: ranks that share one KV head, 1 = not replicated; 0: not legal */
+	int gdn_k_heads, gdn_v_heads;         /* local */
 	struct plan_family family[PLAN_MAX_FAMILIES];
 	int families;
-	/* bytes on the rank that needs most (rank 0) and on the others */
+	/* Weights in the declared dtype. Every rank: sharded + replicated; rank 0, which needs most: + rank0_extra. 0 if not legal. */
 	uint64_t sharded_bytes, replicated_bytes, rank0_extra_bytes;
 	uint64_t kv_per_token; /* bytes a token, this rank */
 	uint64_t state_per_sequence; /* GDN state, bytes a sequence, this rank */
-	uint64_t scratch_bytes, workspace_bytes;
-	int64_t kv_tokens; /* that fit in device_memory after weights, scratch, workspace; -1: device_memory 0 */
+	uint64_t scratch_bytes;   /* partial sums that the peers read: two generations of [max_rows, H] f32 */
+	uint64_t workspace_bytes; /* estimate of the activations of one step on rank 0 */
+	int64_t kv_tokens; /* that fit in device_memory on rank 0 after weights, scratch, workspace and the GDN state of one sequence; 0:
+	                    * the weights alone do not fit; -1: unknown (device_memory 0, or not legal) */
 };
 
 struct plan_options {
 	uint64_t device_memory; /* bytes per device; 0: unknown */
-	int max_rows;           /* rows of the largest step (prefill chunk), for scratch */
+	int max_rows;           /* rows of the largest step (prefill chunk), for scratch and workspace; 0: 512 */
 	enum dtype activation;  /* F32 on CPU */
 	enum dtype kv;          /* F32 on CPU */
 };

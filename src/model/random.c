@@ -70,12 +70,14 @@ static inline uint32_t bf16_bits(float value)
 	return (bits + 0x7fffu + (bits >> 16 & 1)) >> 16;
 }
 
-/* Round to nearest even; |value| < 2, so no overflow. A result below 2^-14 is subnormal: its unit is 2^-24. */
-static uint16_t f16_bits(float value)
+/* Round to nearest even; |value| < 2, so no overflow. Below 2^-14 the result is subnormal with unit 2^-24: the unit of an f32 in
+ * [0.5, 1), so adding 0.5 rounds to it. Both ways are computed and one chosen, for the sake of vectors. */
+static inline uint16_t f16_bits(float value)
 {
 	uint32_t bits = f32_to_bits(value), sign = bits >> 16 & 0x8000, magnitude = bits & 0x7fffffff;
-	if (magnitude < 0x38800000u) return (uint16_t)(sign | (uint32_t)lrintf(f32_from_bits(magnitude) * 0x1p24f));
-	return (uint16_t)(sign | (magnitude - 0x38000000u + 0xfffu + (magnitude >> 13 & 1)) >> 13);
+	uint32_t subnormal = f32_to_bits(f32_from_bits(magnitude) + 0.5f) - 0x3f000000u;
+	uint32_t normal = (magnitude - 0x38000000u + 0xfffu + (magnitude >> 13 & 1)) >> 13;
+	return (uint16_t)(sign | (magnitude < 0x38800000u ? subnormal : normal));
 }
 
 static inline void store(void *out, int64_t i, enum dtype dtype, float value)
