@@ -1,0 +1,105 @@
+#!/usr/bin/env bash
+# Mutation test: breaks one rule of the sharding or of the model at a time in a copy of one source file, links the golden test against
+# it, and expects that test to fail. A mutant that passes means that the suite would not notice the fault. The unbroken build must pass.
+# The mutants are ordinary faults of tensor-parallel engines (guide, "common errors"), written as replacements of one line.
+set -u
+cd "$(dirname "$0")/.." || exit 2
+build=build
+out=$build/mutants
+mkdir -p "$out"
+passed=0 failed=0
+flags="-std=c17 -D_GNU_SOURCE -O1 -g -ffp-contract=off -fno-math-errno -fvisibility=hidden -pthread -w -Isrc -Iinclude -Itests $(pkg-config --cflags jansson)"
+libs="$(pkg-config --libs jansson libpcre2-8 libutf8proc hwloc libmd) -lm -pthread -lcmocka"
+tests="tests/unit/test_golden.c tests/unit/golden.c"
+
+verdict() { # NAME OK
+	if [ "$2" = 1 ]; then
+		passed=$((passed + 1))
+		echo "ok      $1"
+	else
+		failed=$((failed + 1))
+		echo "NOT OK  $1"
+	fi
+}
+
+# mutant NAME FILE OLD NEW: OLD, a literal text, stands exactly once in FILE.
+mutant() {
+	local name=$1 file=$2 object binary="$out/$1"
+	object="$out/$1.o"
+	if ! OLD="$3" NEW="$4" perl -0777 -pe 'BEGIN {$n = 0} $n = () = /\Q$ENV{OLD}\E/g; exit 3 if $n != 1; s/\Q$ENV{OLD}\E/$ENV{NEW}/' "$file" >"$out/$1.c"; then
+		verdict "$name: the text to break is not in $file exactly once" 0
+		return
+	fi
+	# shellcheck disable=SC2086
+	if ! cc $flags -c -o "$object" "$out/$1.c" 2>"$out/$1.log" || ! cc $flags -o "$binary" $tests "$object" $build/libtandem.a $libs 2>>"$out/$1.log"; then
+		verdict "$name: does not build, see $out/$1.log" 0
+		return
+	fi
+	timeout 300 "$binary" >"$out/$1.log" 2>&1
+	local code=$?
+	if [ $code -eq 124 ]; then verdict "$name: the golden test hangs" 0
+	elif [ $code -ne 0 ]; then verdict "$name: noticed ($(grep -m1 -oE '(ERROR: .{0,90})' "$out/$1.log"))" 1
+	else verdict "$name: NOT noticed" 0; fi
+}
+
+# shellcheck disable=SC2086
+cc $flags -o "$out/unbroken" $tests $build/libtandem.a $libs && timeout 300 "$out/unbroken" >"$out/unbroken.log" 2>&1
+verdict "the unbroken build passes" $(($? == 0))
+
+loader=src/engine/loader.c
+bring='			TRY(bring(rank, w, &here, owner_base ? &there : NULL, spec.owner, &spec, err));'
+mutant bias_per_rank $loader "$bring" "$bring
+			if ((w->role == WEIGHT_O_BIAS || w->role == WEIGHT_DOWN_BIAS) && (spec.owner == rank->index) == !ranks)
+				for (int i = 0; i < spec.local_rows; i++) here.vector[i] *= (float)rank->world_size;"
+mutant row_bias_forgotten src/comm/host.c '	sum->bias = args->bias;' '	sum->bias = NULL;'
+mutant column_bias_forgotten src/engine/forward.c '.bias = w->qkv_bias, ' ''
+mutant fused_tensor_cut_as_one_block $loader "$bring" "
+			if (w->role == WEIGHT_GATE || w->role == WEIGHT_UP) {
+				int64_t row = (2 * rank->index + (w->role == WEIGHT_UP)) * spec.local_rows;
+				w = manifest_find(&rank->model->manifest, row < w->rows ? WEIGHT_GATE : WEIGHT_UP, layer);
+				spec.begin = row % w->rows;
+			}
+$bring"
+mutant gate_and_up_swapped $loader 'LINEAR(GATE, gate_up), LINEAR(UP, gate_up)' 'LINEAR(UP, gate_up), LINEAR(GATE, gate_up)'
+mutant wrong_kv_head_on_rank $loader "$bring" "
+			if (w->role == WEIGHT_K || w->role == WEIGHT_V) spec.begin = (spec.begin + spec.local_rows) % w->rows;
+$bring"
+mutant wrong_gqa_map src/device/cpu/attention.c 'job.group = args->q_heads / args->cache->layout.kv_heads;' \
+	'job.group = 1;'
+mutant kv_replica_of_the_wrong_head src/model/shard.c 'spec.begin = rank / spec.replicas * local;' \
+	'spec.begin = spec.replicas > 1 ? rank % weight->units * local : rank * local;'
+mutant row_and_column_swapped $loader '	for (int64_t at = 0; at < rows; at += window) {' '	if (w->kind == SHARD_ROW && rank->world_size > 1) {
+		const void *data;
+		size_t stride;
+		int64_t n = w->rows / rank->world_size;
+		TRY_GOTO(source_read(rank->model->source, &tensor, rank->index * n, n, 0, w->cols, &scratch, &data, &stride, err), out);
+		TRY_GOTO(vt->linear_put(rank->stream, place->linear, place->n0, (int)rows, data, row_bytes, err), out);
+		goto out;
+	}
+	for (int64_t at = 0; at < rows; at += window) {'
+mutant row_shard_of_rank_0_everywhere src/model/shard.c '		spec.axis = weight->kind == SHARD_COLUMN ? 0 : 1;' \
+	'		spec.axis = weight->kind == SHARD_COLUMN ? 0 : 1;
+		if (spec.axis == 1) spec.begin = 0;'
+mutant missing_all_reduce src/comm/host.c '	for (int r = 0; r < host->base.world_size; r++)
+		for (int s = 0; s < host->places[r].spans; s++)
+			host->tree.source[n++] = host->places[r].scratch' '	for (int r = 0; r < host->base.world_size; r++)
+		for (int s = 0; s < host->places[r].spans; s++)
+			host->tree.source[n++] = host->places[host->base.rank].scratch'
+mutant residual_forgotten src/comm/host.c '	sum->residual = args->add_residual ? args->x : (struct tensor){0};' '	sum->residual = (struct tensor){0};'
+mutant rope_interleaved src/device/cpu/ops.c '			job->kernels->rope(cpu_row(&args->x, t) + (size_t)h * args->head_dim, cosine, cosine + half, half);' \
+	'			for (int i = 0; i < half; i++) {
+				float *pair = cpu_row(&args->x, t) + (size_t)h * args->head_dim + 2 * i, a = pair[0], b = pair[1];
+				pair[0] = a * cosine[i] - b * cosine[half + i];
+				pair[1] = b * cosine[i] + a * cosine[half + i];
+			}'
+mutant rope_of_keys_forgotten src/engine/forward.c '	RUN(rope, {.x = k,' '	if (0) RUN(rope, {.x = k,'
+mutant rope_position_off_by_one src/engine/tandem.c 'rope_row(&t->model.rope, t->plan.position[i],' 'rope_row(&t->model.rope, t->plan.position[i] + (i > 0),'
+mutant qk_norm_forgotten src/engine/forward.c '	if (c->qk_norm) {' '	if (0) {'
+mutant window_off_by_one src/engine/forward.c '? c->sliding_window : 0})' '? c->sliding_window + 1 : 0})'
+mutant window_on_every_layer src/engine/forward.c 'c->layer_kind[layer] == LAYER_SLIDING ? c->sliding_window : 0' 'c->sliding_window'
+mutant norms_swapped src/engine/forward.c '.weight = w->post_norm' '.weight = w->input_norm'
+mutant shared_physical_blocks src/engine/rank.c 'kv_slot(rank->pool, plan->slot[plan->seq_of_row[i]], plan->position[i])' 'rank->options.kv.block_tokens + plan->position[i]'
+mutant head_slice_in_the_wrong_place src/engine/loader.c '	w->head_begin = begin;' '	w->head_begin = begin; if (rank->world_size > 1 && rank->index == 1) w->head_begin = 0;'
+
+echo "$passed passed, $failed failed"
+[ $failed -eq 0 ]
