@@ -3,9 +3,10 @@
 # Out of tree: everything goes to $(BUILD). Each folder of src/ is picked up by wildcard; a file src/device/cpu/isa_X.c is
 # compiled with the flags of that instruction set and chosen at run time, so it is left out where it cannot exist.
 
-BUILD ?= build
+BUILD := build
 CC ?= cc
 SAN ?=
+PREFIX ?= /usr/local
 ARCH := $(shell uname -m)
 
 OPT ?= -O3
@@ -46,11 +47,14 @@ LIB := $(BUILD)/libtandem.a
 UNIT_HELP := $(filter-out tests/unit/test_%,$(wildcard tests/unit/*.c)) # linked into every unit test
 UNIT := $(patsubst tests/unit/%.c,$(BUILD)/tests/unit/%,$(wildcard tests/unit/test_*.c))
 FUZZ := $(patsubst tests/fuzz/%.c,$(BUILD)/tests/fuzz/%,$(wildcard tests/fuzz/fuzz_*.c))
+E2E := $(patsubst tests/e2e/%.c,$(BUILD)/tests/e2e/%,$(wildcard tests/e2e/*.c))
 CHECK := $(BUILD)/tests/check/check
+TESTS := $(UNIT) $(FUZZ) $(E2E) $(CHECK)
 
-.PHONY: all demo test check bench asan tsan fuzz model-check install clean help deps unit programs
+.PHONY: all demo test quick check bench asan tsan fuzz model-check install clean help deps programs
+.SECONDARY:
 
-all: $(BUILD)/tandem
+all: $(BUILD)/tandem ## build/tandem (the default)
 
 $(LIB): $(OBJ)
 	@rm -f $@
@@ -61,27 +65,81 @@ $(BUILD)/tandem: $(APP_OBJ) $(LIB)
 
 $(BUILD)/obj/device/cpu/isa_avx2.o: ISA := $(ISA_AVX2)
 $(BUILD)/obj/device/cpu/isa_avx512.o: ISA := $(ISA_AVX512)
-$(BUILD)/obj/%.o: src/%.c
+$(BUILD)/obj/%.o: src/%.c Makefile
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS_ALL) $(ISA) -c -o $@ $<
 
-$(BUILD)/tests/unit/%: tests/unit/%.c $(UNIT_HELP) $(wildcard tests/unit/*.h) $(LIB)
+$(BUILD)/tests/obj/%.o: tests/%.c Makefile
 	@mkdir -p $(@D)
-	$(CC) $(CFLAGS_ALL) -Itests $(LDFLAGS) -o $@ $(filter %.c %.o,$^) $(LIB) $(LIBS) -lcmocka
+	$(CC) $(CFLAGS_ALL) -Itests -c -o $@ $<
+
+$(BUILD)/tests/unit/%: $(BUILD)/tests/obj/unit/%.o $(UNIT_HELP:tests/%.c=$(BUILD)/tests/obj/%.o) $(LIB)
+	@mkdir -p $(@D)
+	$(CC) $(LDFLAGS) -o $@ $^ $(LIBS) -lcmocka
 $(BUILD)/tests/unit/test_options: $(BUILD)/obj/apps/options.o $(BUILD)/obj/apps/settings.o
 
-$(BUILD)/tests/fuzz/%: tests/fuzz/%.c $(LIB)
+$(BUILD)/tests/fuzz/%: $(BUILD)/tests/obj/fuzz/%.o $(LIB)
 	@mkdir -p $(@D)
-	$(CC) $(CFLAGS_ALL) -Itests $(LDFLAGS) -o $@ $< $(LIB) $(LIBS)
-
-$(CHECK): $(wildcard tests/check/*.c) $(wildcard tests/check/*.h) $(LIB)
+	$(CC) $(LDFLAGS) -o $@ $^ $(LIBS)
+$(BUILD)/tests/e2e/%: $(BUILD)/tests/obj/e2e/%.o $(LIB)
 	@mkdir -p $(@D)
-	$(CC) $(CFLAGS_ALL) -Itests $(LDFLAGS) -o $@ $(wildcard tests/check/*.c) $(LIB) $(LIBS)
+	$(CC) $(LDFLAGS) -o $@ $^ $(LIBS)
 
-unit: $(UNIT)
-programs: $(BUILD)/tandem $(UNIT) $(FUZZ) $(CHECK)
+$(CHECK): $(patsubst tests/%.c,$(BUILD)/tests/obj/%.o,$(wildcard tests/check/*.c)) $(LIB)
+	@mkdir -p $(@D)
+	$(CC) $(LDFLAGS) -o $@ $^ $(LIBS)
 
-clean:
+programs: $(BUILD)/tandem $(TESTS)
+
+demo: ## set up, build, and let the embedded model tell a story on two ranks
+	@sh tools/deps.sh build
+	@$(MAKE) --no-print-directory -s -j$$(nproc) $(BUILD)/tandem
+	$(BUILD)/tandem run models/demo --tp 2 -n 120 -p "Once upon a time"
+
+JOBS := $$(nproc)
+test: ## set up, build with -Werror, and run every suite (about 30 minutes on two cores)
+	@sh tools/deps.sh test
+	@$(MAKE) --no-print-directory -s -j$(JOBS) WERROR=1 programs
+	@$(MAKE) --no-print-directory -s -j$(JOBS) WERROR=1 SAN=asan programs
+	@$(MAKE) --no-print-directory -s -j$(JOBS) WERROR=1 SAN=tsan programs
+	@bash tests/run.sh layers unit check mutation e2e fuzz model-check asan tsan python
+
+quick: ## the suites that a change is tried against while writing it (about a minute)
+	@sh tools/deps.sh test
+	@$(MAKE) --no-print-directory -s -j$(JOBS) WERROR=1 programs
+	@bash tests/run.sh layers unit check
+
+check: $(CHECK) ## every op of every instruction set against the C reference and a double-precision oracle
+	@bash tests/run.sh check
+
+bench: $(BUILD)/tandem $(CHECK) ## rates of the ops and of a decode step against this machine's peaks (nothing else may run)
+	$(CHECK) --bench
+	$(BUILD)/tandem bench peak
+	$(BUILD)/tandem bench step tests/data/plan/bench-1.4b --random-weights 1
+
+asan tsan: ## the suites under AddressSanitizer + UBSan, or ThreadSanitizer
+	@sh tools/deps.sh test
+	@$(MAKE) --no-print-directory -s -j$(JOBS) SAN=$@ programs
+	@bash tests/run.sh $@
+
+fuzz: ## every parser on mutated input, FUZZ_SECONDS each (5)
+	@sh tools/deps.sh test
+	@$(MAKE) --no-print-directory -s -j$(JOBS) programs
+	@bash tests/run.sh fuzz
+
+model-check: ## the Promela model of rendezvous and abort, by spin
+	@sh tools/deps.sh test
+	@bash tests/run.sh model-check
+
+install: $(BUILD)/tandem ## tandem, libtandem.a and tandem.h to $(PREFIX)
+	install -D -m 755 $(BUILD)/tandem $(DESTDIR)$(PREFIX)/bin/tandem
+	install -D -m 644 $(LIB) $(DESTDIR)$(PREFIX)/lib/libtandem.a
+	install -D -m 644 include/tandem.h $(DESTDIR)$(PREFIX)/include/tandem.h
+
+clean: ## remove build/
 	rm -rf build
 
--include $(OBJ:.o=.d) $(APP_OBJ:.o=.d)
+help: ## this list
+	@awk -F':.*## ' '/^[a-z][a-z -]*:.*## / {printf "  %-14s %s\n", $$1, $$2}' Makefile
+
+-include $(OBJ:.o=.d) $(APP_OBJ:.o=.d) $(wildcard $(BUILD)/tests/obj/*/*.d)

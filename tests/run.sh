@@ -57,6 +57,7 @@ for suite in "$@"; do
 	layers) count layers 120 bash tests/layers.sh ;;
 	unit) units build/tests/unit unit 300 ;;
 	check) count "check (ops, all isas)" 900 build/tests/check/check ;;
+	mutation) count "mutation" 900 bash tests/mutation.sh ;;
 	e2e) for s in tests/e2e/*.sh; do count "e2e $(basename "$s" .sh)" 1500 bash "$s"; done ;;
 	fuzz) fuzzers build/tests/fuzz fuzz "${FUZZ_SECONDS:-5}" ;;
 	model-check) count "model-check (spin)" 900 bash tests/promela/run.sh ;;
