@@ -25,7 +25,10 @@ struct token_list {
 	size_t capacity;
 };
 void token_list_fini(struct token_list *list);
+/* Room for `extra` more ids. */
+enum status token_list_reserve(struct token_list *list, size_t extra, struct error *err) NODISCARD;
 enum status token_list_push(struct token_list *list, int32_t id, struct error *err) NODISCARD;
+enum status token_list_append(struct token_list *list, const int32_t *ids, size_t n, struct error *err) NODISCARD;
 
 /* `path`: a tokenizer.json, or a folder that holds one. *out is NULL on failure. `log` (may be NULL) gets warnings. */
 enum status tokenizer_open(struct tokenizer **out, const char *path, const struct log *log, struct error *err) NODISCARD;

@@ -1,0 +1,93 @@
+#include "text/postprocess.h"
+
+#include "text/json_field.h"
+#include "text/vocab.h"
+
+#define MAX_DEPTH 8
+
+/* Appends the ids that the template's table gives for the special token of `piece`. */
+static enum status append_special(const json_t *table, const json_t *piece, struct token_list *out, struct error *err)
+{
+	struct json_text name;
+	const json_t *ids;
+	TRY(json_field_text(piece, "template", "id", &name, err));
+	const json_t *special = json_field(table, name.data);
+	if (!special) return FAIL(err, BAD_INPUT, "template: special token '%.64s' is not in its table; check the file", name.data);
+	TRY(json_field_array(special, "template", "ids", &ids, err));
+	for (size_t i = 0; i < json_array_size(ids); i++) {
+		const json_t *id = json_array_get(ids, i);
+		if (!json_is_integer(id) || json_integer_value(id) < 0 || json_integer_value(id) > VOCAB_MAX_ID)
+			return FAIL(err, BAD_INPUT, "template: special token '%.64s' has an id that is none; check the file", name.data);
+		TRY(token_list_push(out, (int32_t)json_integer_value(id), err));
+	}
+	return STATUS_OK;
+}
+
+/* Splits the pieces of "single" at the sequence A. */
+static enum status read_pieces(const json_t *node, struct postprocessor *parts, struct error *err)
+{
+	const json_t *pieces, *table = json_field(node, "special_tokens");
+	bool seen = false;
+	TRY(json_field_array(node, "template", "single", &pieces, err));
+	for (size_t i = 0; i < json_array_size(pieces); i++) {
+		const json_t *piece = json_array_get(pieces, i), *special = json_field(piece, "SpecialToken");
+		const json_t *sequence = json_field(piece, "Sequence");
+		if (special) {
+			TRY(append_special(table, special, seen ? &parts->after : &parts->before, err));
+			continue;
+		}
+		struct json_text name;
+		TRY(json_field_text(sequence, "template", "id", &name, err));
+		if (seen || !json_text_is(name, "A"))
+			return FAIL(err, UNSUPPORTED, "template: \"single\" has to hold the sequence A once and no other");
+		seen = true;
+	}
+	return seen ? STATUS_OK : FAIL(err, UNSUPPORTED, "template: \"single\" does not hold the sequence A");
+}
+
+static enum status prepend(struct token_list *list, struct token_list *front, struct error *err)
+{
+	TRY(token_list_append(front, list->ids, list->count, err));
+	struct token_list old = *list;
+	*list = *front;
+	*front = old;
+	return STATUS_OK;
+}
+
+static enum status parse_template(struct postprocessor *out, const json_t *node, struct error *err)
+{
+	struct postprocessor parts = {0};
+	enum status st = read_pieces(node, &parts, err);
+	if (st == STATUS_OK) st = token_list_append(&out->after, parts.after.ids, parts.after.count, err);
+	if (st == STATUS_OK) st = prepend(&out->before, &parts.before, err);
+	postprocessor_fini(&parts);
+	return st;
+}
+
+static enum status parse_node(struct postprocessor *out, const json_t *node, int depth, struct error *err)
+{
+	struct json_text type;
+	if (depth > MAX_DEPTH) return FAIL(err, BAD_INPUT, "post-processor: sequences are nested deeper than %d", MAX_DEPTH);
+	TRY(json_field_text(node, "post-processor", "type", &type, err));
+	if (json_text_is(type, "ByteLevel")) return STATUS_OK;
+	if (json_text_is(type, "TemplateProcessing")) return parse_template(out, node, err);
+	if (!json_text_is(type, "Sequence")) return FAIL(err, UNSUPPORTED, "post-processor: type '%.64s' is not implemented", type.data);
+	const json_t *list;
+	TRY(json_field_array(node, "post-processor Sequence", "processors", &list, err));
+	for (size_t i = 0; i < json_array_size(list); i++) TRY(parse_node(out, json_array_get(list, i), depth + 1, err));
+	return STATUS_OK;
+}
+
+enum status postprocessor_parse(struct postprocessor *out, const struct json_t *node, struct error *err)
+{
+	*out = (struct postprocessor){0};
+	enum status st = node ? parse_node(out, node, 0, err) : STATUS_OK;
+	if (st != STATUS_OK) postprocessor_fini(out);
+	return st;
+}
+
+void postprocessor_fini(struct postprocessor *postprocessor)
+{
+	token_list_fini(&postprocessor->before);
+	token_list_fini(&postprocessor->after);
+}

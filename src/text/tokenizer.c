@@ -1,0 +1,277 @@
+/* The tokenizer as a whole: opening, encoding, decoding. The parts are in the files named after them. See tokenizer.h. */
+#include "text/tokenizer.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "base/mem.h"
+#include "text/added.h"
+#include "text/bpe.h"
+#include "text/decode.h"
+#include "text/json_field.h"
+#include "text/normalize.h"
+#include "text/postprocess.h"
+#include "text/pretokenize.h"
+#include "text/utf8.h"
+
+/* The largest known file has 33 MB. */
+#define FILE_LIMIT ((size_t)512 << 20)
+#define TEXT_LIMIT ((size_t)1 << 30)
+
+struct tokenizer {
+	struct normalizer normalizer;
+	struct pretokenizer pretokenizer;
+	struct bpe bpe;
+	struct added added;
+	struct postprocessor postprocessor;
+	struct decoder decoder;
+};
+
+/* ---- opening ---- */
+
+static enum status parse_parts(struct tokenizer *t, const json_t *root, const struct log *log, struct error *err)
+{
+	if (!json_is_object(root)) return FAIL(err, BAD_INPUT, "not a JSON object; check the file");
+	TRY(normalizer_parse(&t->normalizer, json_field(root, "normalizer"), err));
+	TRY(pretokenizer_parse(&t->pretokenizer, json_field(root, "pre_tokenizer"), err));
+	TRY(bpe_parse(&t->bpe, json_field(root, "model"), log, err));
+	TRY(added_parse(&t->added, json_field(root, "added_tokens"), &t->bpe.vocab, &t->normalizer, log, err));
+	TRY(postprocessor_parse(&t->postprocessor, json_field(root, "post_processor"), err));
+	return decoder_parse(&t->decoder, json_field(root, "decoder"), err);
+}
+
+enum status tokenizer_parse(struct tokenizer **out, const char *json, size_t n, const char *name, const struct log *log, struct error *err)
+{
+	enum status st;
+	json_error_t why;
+	*out = NULL;
+	struct tokenizer *made = mem_zalloc(1, sizeof *made, "tokenizer", err);
+	if (!made) return STATUS_NO_MEMORY;
+	json_t *root = json_loadb(json, n, JSON_ALLOW_NUL, &why);
+	if (root) st = parse_parts(made, root, log, err);
+	else st = FAIL(err, BAD_INPUT, "line %d: %s; check the file", why.line, why.text);
+	json_decref(root);
+	if (st != STATUS_OK) {
+		error_prefix(err, "%s", name);
+		tokenizer_destroy(&made);
+	}
+	*out = made;
+	return st;
+}
+
+enum status tokenizer_open(struct tokenizer **out, const char *path, const struct log *log, struct error *err)
+{
+	struct buf name = {0}, json = {0};
+	struct stat info;
+	enum status st;
+	*out = NULL;
+	bool folder = stat(path, &info) == 0 && S_ISDIR(info.st_mode);
+	TRY_GOTO(buf_printf(&name, err, folder ? "%s/tokenizer.json" : "%s", path), out);
+	TRY_GOTO(buf_read_file(&json, name.data, FILE_LIMIT, err), out);
+	st = tokenizer_parse(out, json.data, json.size, name.data, log, err);
+out:
+	buf_fini(&name);
+	buf_fini(&json);
+	return st;
+}
+
+void tokenizer_destroy(struct tokenizer **tokenizer)
+{
+	struct tokenizer *t = *tokenizer;
+	if (!t) return;
+	normalizer_fini(&t->normalizer);
+	pretokenizer_fini(&t->pretokenizer);
+	bpe_fini(&t->bpe);
+	added_fini(&t->added);
+	postprocessor_fini(&t->postprocessor);
+	decoder_fini(&t->decoder);
+	free(t);
+	*tokenizer = NULL;
+}
+
+/* ---- asking ---- */
+
+int32_t tokenizer_vocab_size(const struct tokenizer *tokenizer)
+{
+	int32_t model = tokenizer->bpe.vocab.id_end, added = tokenizer->added.vocab.id_end;
+	return model > added ? model : added;
+}
+
+int32_t tokenizer_id(const struct tokenizer *tokenizer, const char *text)
+{
+	size_t n = strlen(text);
+	int32_t id = vocab_find(&tokenizer->added.vocab, text, n);
+	return id >= 0 ? id : vocab_find(&tokenizer->bpe.vocab, text, n);
+}
+
+static const char *text_of(const struct tokenizer *tokenizer, int32_t id, size_t *n)
+{
+	const char *text = vocab_text(&tokenizer->added.vocab, id, n);
+	return text ? text : vocab_text(&tokenizer->bpe.vocab, id, n);
+}
+
+const char *tokenizer_text(const struct tokenizer *tokenizer, int32_t id)
+{
+	size_t n;
+	return text_of(tokenizer, id, &n);
+}
+
+bool tokenizer_is_special(const struct tokenizer *tokenizer, int32_t id)
+{
+	return added_is_special(&tokenizer->added, id);
+}
+
+/* ---- encoding ---- */
+
+/* What one call needs besides the tokenizer. */
+struct encoding {
+	const struct tokenizer *tokenizer;
+	struct token_list *out;
+	struct pattern_scratch *patterns;
+	struct bpe_scratch *bpe;
+	struct pieces pieces;
+	struct buf normal[2];
+};
+
+static void encoding_fini(struct encoding *e)
+{
+	pattern_scratch_destroy(&e->patterns);
+	bpe_scratch_destroy(&e->bpe);
+	pieces_fini(&e->pieces);
+	buf_fini(&e->normal[0]);
+	buf_fini(&e->normal[1]);
+}
+
+/* Normalized text without added tokens. `first`: it starts where the input starts. */
+static enum status encode_segment(struct encoding *e, const char *text, size_t n, bool first, struct error *err)
+{
+	const struct tokenizer *t = e->tokenizer;
+	TRY(pretokenizer_run(&t->pretokenizer, e->patterns, text, n, first, &e->pieces, err));
+	for (size_t i = 0; i < e->pieces.now.count; i++) {
+		struct span piece = e->pieces.now.list[i];
+		TRY(bpe_encode(&t->bpe, e->bpe, e->pieces.text + piece.start, piece.end - piece.start, t->pretokenizer.bytes, err));
+	}
+	return STATUS_OK;
+}
+
+/* Text between two added tokens of the first pass: normalized, and searched for those of the second. */
+static enum status encode_stretch(struct encoding *e, const char *text, size_t n, bool first, struct error *err)
+{
+	const struct tokenizer *t = e->tokenizer;
+	struct added_walk walk = {.trie = &t->added.normal};
+	TRY(normalizer_run(&t->normalizer, e->patterns, text, n, e->normal, &walk.text, &walk.n, err));
+	for (;;) {
+		bool more;
+		int32_t id;
+		size_t start, end;
+		TRY(added_next(&t->added, e->patterns, &walk, &more, &id, &start, &end, err));
+		if (!more) return STATUS_OK;
+		if (id >= 0) TRY(token_list_push(e->out, id, err));
+		else TRY(encode_segment(e, walk.text + start, end - start, first && start == 0, err));
+	}
+}
+
+static enum status encode_text(struct encoding *e, const char *text, size_t n, struct error *err)
+{
+	const struct added *added = &e->tokenizer->added;
+	struct added_walk walk = {.trie = &added->raw, .text = text, .n = n};
+	for (;;) {
+		bool more;
+		int32_t id;
+		size_t start, end;
+		TRY(added_next(added, e->patterns, &walk, &more, &id, &start, &end, err));
+		if (!more) return STATUS_OK;
+		if (id >= 0) TRY(token_list_push(e->out, id, err));
+		else TRY(encode_stretch(e, text + start, end - start, start == 0, err));
+	}
+}
+
+static enum status encode_whole(struct encoding *e, const char *text, size_t n, bool add_special, struct error *err)
+{
+	const struct postprocessor *around = &e->tokenizer->postprocessor;
+	if (add_special) TRY(token_list_append(e->out, around->before.ids, around->before.count, err));
+	TRY(encode_text(e, text, n, err));
+	return add_special ? token_list_append(e->out, around->after.ids, around->after.count, err) : STATUS_OK;
+}
+
+enum status tokenizer_encode(const struct tokenizer *tokenizer, const char *text, size_t n, bool add_special, struct token_list *out,
+                             struct error *err)
+{
+	struct encoding e = {.tokenizer = tokenizer, .out = out};
+	struct buf mended = {0};
+	size_t kept = out->count;
+	enum status st;
+	if (n > TEXT_LIMIT) return FAIL(err, BAD_INPUT, "tokenizer: a text of %zu bytes; at most %zu are taken, send it in parts", n, TEXT_LIMIT);
+	if (utf8_valid_prefix(text, n) < n) {
+		TRY_GOTO(utf8_append_lossy(&mended, text, n, err), out);
+		text = mended.data;
+		n = mended.size;
+	}
+	TRY_GOTO(pattern_scratch_create(&e.patterns, err), out);
+	TRY_GOTO(bpe_scratch_create(&e.bpe, out, n, err), out);
+	st = encode_whole(&e, text, n, add_special, err);
+out:
+	if (st != STATUS_OK) out->count = kept;
+	encoding_fini(&e);
+	buf_fini(&mended);
+	return st;
+}
+
+/* ---- decoding ---- */
+
+struct detokenizer {
+	const struct tokenizer *tokenizer;
+	bool skip_special;
+	struct decoder_state state;
+};
+
+static enum status detokenizer_init(struct detokenizer *d, const struct tokenizer *tokenizer, bool skip_special, struct error *err)
+{
+	d->tokenizer = tokenizer;
+	d->skip_special = skip_special;
+	return decoder_state_init(&d->state, &tokenizer->decoder, err);
+}
+
+enum status detokenizer_create(struct detokenizer **out, const struct tokenizer *tokenizer, bool skip_special, struct error *err)
+{
+	*out = NULL;
+	struct detokenizer *made = mem_zalloc(1, sizeof *made, "detokenizer", err);
+	if (!made) return STATUS_NO_MEMORY;
+	enum status st = detokenizer_init(made, tokenizer, skip_special, err);
+	if (st != STATUS_OK) detokenizer_destroy(&made);
+	*out = made;
+	return st;
+}
+
+void detokenizer_destroy(struct detokenizer **detokenizer)
+{
+	if (!*detokenizer) return;
+	decoder_state_fini(&(*detokenizer)->state);
+	free(*detokenizer);
+	*detokenizer = NULL;
+}
+
+enum status detokenizer_push(struct detokenizer *detokenizer, int32_t id, struct buf *piece, struct error *err)
+{
+	size_t n;
+	const char *text = text_of(detokenizer->tokenizer, id, &n);
+	if (!text || (detokenizer->skip_special && tokenizer_is_special(detokenizer->tokenizer, id))) return STATUS_OK;
+	return decoder_push(&detokenizer->state, text, n, piece, err);
+}
+
+enum status detokenizer_finish(struct detokenizer *detokenizer, struct buf *piece, struct error *err)
+{
+	return decoder_finish(&detokenizer->state, piece, err);
+}
+
+enum status tokenizer_decode(const struct tokenizer *tokenizer, const int32_t *ids, size_t n, bool skip_special, struct buf *out,
+                             struct error *err)
+{
+	struct detokenizer d;
+	enum status st = detokenizer_init(&d, tokenizer, skip_special, err);
+	for (size_t i = 0; st == STATUS_OK && i < n; i++) st = detokenizer_push(&d, ids[i], out, err);
+	if (st == STATUS_OK) st = detokenizer_finish(&d, out, err);
+	decoder_state_fini(&d.state);
+	return st;
+}
