@@ -189,6 +189,7 @@ static void body_reduce(struct rank_run *run)
 {
 	struct world *w = run->context;
 	for (int g = 0; g < w->generations && run->st == STATUS_OK && !run->complaint[0]; g++) one_generation(run, g);
+	if (run->complaint[0]) group_abort(w->group, run->rank, NULL); /* or the others would wait, and the watchdog hide the complaint */
 }
 
 static void check_reduce(int P, int generations, const struct comm_options *options, const struct fake_options *fake)
