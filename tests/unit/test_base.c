@@ -456,7 +456,7 @@ static void test_rng(void **state)
 		least = fmin(least, u);
 		most = fmax(most, u);
 		uint64_t v = rng_u64(1, 2, i);
-		for (int b = 0; b < 64; b++) ones[b] += v >> b & 1;
+		for (int b = 0; b < 64; b++) ones[b] += (int)(v >> b & 1);
 	}
 	assert_true(fabs(sum / N - 0.5) < 0.005); /* 5 sigma of the mean: 0.0046 */
 	assert_true(least < 0.001 && most > 0.999);
@@ -492,7 +492,7 @@ static void test_log(void **state)
 
 int main(void)
 {
-	watchdog(240);
+	watchdog(40);
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_status_table),     cmocka_unit_test(test_error_keeps_the_first), cmocka_unit_test(test_error_text_is_bounded),
 		cmocka_unit_test(test_sizes_overflow),   cmocka_unit_test(test_allocation),            cmocka_unit_test(test_buf),
