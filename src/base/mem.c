@@ -6,12 +6,18 @@
 
 bool size_mul(size_t a, size_t b, size_t *out)
 {
-	return !__builtin_mul_overflow(a, b, out);
+	size_t product;
+	if (__builtin_mul_overflow(a, b, &product)) return false;
+	*out = product;
+	return true;
 }
 
 bool size_add(size_t a, size_t b, size_t *out)
 {
-	return !__builtin_add_overflow(a, b, out);
+	size_t sum;
+	if (__builtin_add_overflow(a, b, &sum)) return false;
+	*out = sum;
+	return true;
 }
 
 static enum status no_memory(size_t count, size_t size, const char *what, struct error *err)
