@@ -367,7 +367,8 @@ static enum status check_attention(const struct cpu_stream *stream, const struct
 		            args->out.cols, rows->rows, cols);
 	if (rows->rows > stream->options.max_rows && rows->rows > 1)
 		return FAIL(err, BAD_INPUT, "attention: %d rows in a stream made for %d", rows->rows, stream->options.max_rows);
-	if (rows->seqs < 0 || rows->seqs > rows->rows || rows->max_kv_len > (int64_t)rows->max_blocks * layout->block_tokens)
+	int most_seqs = stream->options.max_rows > 1 ? stream->options.max_rows : 1; /* room of unit_start */
+	if (rows->seqs < 0 || rows->seqs > most_seqs || rows->max_kv_len > (int64_t)rows->max_blocks * layout->block_tokens)
 		return FAIL(err, BAD_INPUT, "attention: %d sequences of %d rows, %d keys in %d blocks of %d", rows->seqs, rows->rows, rows->max_kv_len,
 		            rows->max_blocks, layout->block_tokens);
 	return STATUS_OK;

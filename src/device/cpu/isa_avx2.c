@@ -18,4 +18,7 @@ const struct cpu_kernels cpu_kernels_avx2 = {
 	.rescale = rescale,
 	.divide = divide,
 	.exp = exponential,
+	.read = read_sum,
+	.fma = fma_run,
+	.fma_step_flops = 2.0 * LANES * FMA_CHAINS,
 };

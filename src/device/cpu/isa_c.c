@@ -178,6 +178,22 @@ static void exponential(float *out, const float *x, int n)
 	for (int i = 0; i < n; i++) out[i] = exp_f32(x[i]);
 }
 
+static float read_sum(const float *p, size_t n)
+{
+	float lane[LANES] = {0};
+	for (size_t i = 0; i < n; i += LANES)
+		for (int j = 0; j < LANES; j++) lane[j] = lane[j] + p[i + (size_t)j];
+	return lane_sum(lane);
+}
+
+static float fma_run(long steps)
+{
+	float lane[LANES] = {0};
+	for (long i = 0; i < steps; i++)
+		for (int j = 0; j < LANES; j++) lane[j] = fmaf(lane[j], 0.5f, 1.0f);
+	return lane_sum(lane);
+}
+
 const struct cpu_kernels cpu_kernels_c = {
 	.name = "c",
 	.tile_rows = 4,
@@ -191,4 +207,7 @@ const struct cpu_kernels cpu_kernels_c = {
 	.rescale = rescale,
 	.divide = divide,
 	.exp = exponential,
+	.read = read_sum,
+	.fma = fma_run,
+	.fma_step_flops = 2.0 * LANES,
 };

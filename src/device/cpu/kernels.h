@@ -67,6 +67,11 @@ struct cpu_kernels {
 	void (*rescale)(float *acc, const float *part, float a, float b, int n);
 	void (*divide)(float *out, const float *acc, float by, int n);
 	void (*exp)(float *out, const float *x, int n); /* the exponential of all ops, by itself, for its checker */
+
+	/* For peak.c. Sum over n floats (a multiple of 128), and `steps` steps of fma_step_flops operations each in registers. */
+	float (*read)(const float *p, size_t n);
+	float (*fma)(long steps);
+	double fma_step_flops;
 };
 
 extern const struct cpu_kernels cpu_kernels_c;

@@ -225,6 +225,26 @@ static void exponential(float *out, const float *x, int n)
 	}
 }
 
+static float read_sum(const float *p, size_t n)
+{
+	v16 sum[8];
+	for (int c = 0; c < 8; c++) sum[c] = v_zero();
+	for (size_t i = 0; i < n; i += 8 * LANES)
+		for (int c = 0; c < 8; c++) sum[c] = v_add(sum[c], v_load(p + i + (size_t)c * LANES));
+	for (int c = 1; c < 8; c++) sum[0] = v_add(sum[0], sum[c]);
+	return lane_sum(sum[0]);
+}
+
+static float fma_run(long steps)
+{
+	v16 a[FMA_CHAINS];
+	for (int c = 0; c < FMA_CHAINS; c++) a[c] = v_set((float)c);
+	for (long i = 0; i < steps; i++)
+		for (int c = 0; c < FMA_CHAINS; c++) a[c] = v_fma(a[c], v_set(0.5f), v_set(1.0f));
+	for (int c = 1; c < FMA_CHAINS; c++) a[0] = v_add(a[0], a[c]);
+	return lane_sum(a[0]);
+}
+
 /* --- attention -------------------------------------------------------------------------------------------------------- */
 
 /* Scores of all rows for the groups g and g2 (lanes = positions; g2 = g where only one is wanted). Keys are read once for the

@@ -165,6 +165,7 @@ static enum status plan_sum(struct linear_job *job, struct error *err)
 		job->leaf_k = k;
 		job->span[0] = (struct sum_span){0, 1};
 		job->merges[0] = 0;
+		if (job->args->y.dist == TENSOR_PARTIAL) return tensor_expect(&job->args->y, TENSOR_SHARDED, "linear y without a split", err);
 		return tensor_expect(&job->args->x, TENSOR_REPLICATED, "linear x without a split", err);
 	}
 	TRY(tensor_expect(&job->args->y, TENSOR_PARTIAL, "linear y with a split", err));

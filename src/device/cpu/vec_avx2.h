@@ -7,6 +7,7 @@
 
 #define VEC_NAME "avx2"
 #define VEC_TILE_ROWS 3 /* 12 accumulators, 1 weight, 3 broadcasts of 16 registers */
+#define FMA_CHAINS 6 /* independent v16 that keep all multipliers busy */
 
 typedef struct { __m256 lo, hi; } v16;
 typedef struct { __m256 lo, hi; } m16; /* all bits of a lane set or none */

@@ -7,6 +7,7 @@
 
 #define VEC_NAME "avx512"
 #define VEC_TILE_ROWS 14 /* 28 accumulators, 2 weights, 1 broadcast of 32 registers */
+#define FMA_CHAINS 16 /* independent v16 that keep all multipliers busy */
 
 typedef __m512 v16;
 typedef __mmask16 m16;

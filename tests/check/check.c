@@ -1,0 +1,340 @@
+/* check.c: the harness of tests/check. `check [--seed N] [--op NAME] [--quick] [--bench]`. */
+#include "check/check.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/rng.h"
+#include "device/cpu/peak.h"
+
+#define CANARY 0xa5
+
+static size_t page_round(size_t bytes)
+{
+	size_t page = (size_t)sysconf(_SC_PAGESIZE);
+	return (bytes + page - 1) / page * page;
+}
+
+struct guarded guarded_alloc(size_t bytes)
+{
+	size_t page = page_round(1), body = page_round(bytes + 64);
+	struct guarded g = {.bytes = bytes, .map_bytes = body + page};
+	g.map = mmap(NULL, g.map_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (g.map == MAP_FAILED || mprotect((char *)g.map + body, page, PROT_NONE)) {
+		perror("check: mmap");
+		exit(1);
+	}
+	g.data = (char *)g.map + body - bytes;
+	size_t band = (size_t)((char *)g.data - (char *)g.map);
+	memset(g.map, CANARY, band);
+	return g;
+}
+
+void guarded_free(struct guarded *g)
+{
+	if (g->map) munmap(g->map, g->map_bytes);
+	*g = (struct guarded){0};
+}
+
+bool guarded_intact(const struct guarded *g)
+{
+	for (const unsigned char *p = g->map; p < (unsigned char *)g->data; p++)
+		if (*p != CANARY) return false;
+	return true;
+}
+
+void guarded_poison(struct guarded *g)
+{
+	memset(g->data, 0xff, g->bytes);
+}
+
+const char *fill_name(enum fill fill)
+{
+	static const char *const names[] = {"random", "extreme", "zero", "denormal", "special"};
+	return names[fill];
+}
+
+static float fill_value(enum fill fill, uint64_t seed, uint64_t stream, uint64_t i)
+{
+	uint64_t bits = rng_u64(seed, stream, i);
+	float uniform = (float)(rng_unit(seed, stream, i) * 2 - 1);
+	switch (fill) {
+	case FILL_EXTREME: return f32_from_bits((uint32_t)bits & ((uint32_t)(bits >> 40) % 255 << 23 | 0x807fffffu)); /* exponent <= 254 */
+	case FILL_ZERO: return bits & 1 ? 0.0f : -0.0f;
+	case FILL_DENORMAL: return f32_from_bits((uint32_t)bits & 0x81ffffffu);
+	case FILL_SPECIAL:
+		if ((bits >> 32) % 61 == 0) return bits & 1 ? INFINITY : -INFINITY;
+		if ((bits >> 32) % 61 == 1) return NAN;
+		return uniform;
+	case FILL_RANDOM:
+	case FILL_COUNT: break;
+	}
+	return uniform;
+}
+
+/* Round to nearest; enough for test weights. */
+static uint16_t f16_from_f32(float value)
+{
+	uint32_t bits = f32_to_bits(value), sign = bits >> 16 & 0x8000;
+	float magnitude = fabsf(value);
+	if (value != value) return (uint16_t)(sign | 0x7e00);
+	if (magnitude >= 65520.0f) return (uint16_t)(sign | 0x7c00);
+	if (magnitude < 0x1p-14f) return (uint16_t)(sign | (uint32_t)lrintf(magnitude * 0x1p24f));
+	uint32_t m = f32_to_bits(magnitude) + 0xfff + (f32_to_bits(magnitude) >> 13 & 1);
+	return (uint16_t)(sign | ((m >> 13) - (112 << 10)));
+}
+
+void fill_with(void *out, enum dtype dtype, size_t n, enum fill fill, uint64_t seed, uint64_t stream)
+{
+	for (size_t i = 0; i < n; i++) {
+		float value = fill_value(fill, seed, stream, i);
+		if (dtype == DTYPE_F32) memcpy((char *)out + i * 4, &value, 4);
+		else {
+			uint16_t half = dtype == DTYPE_BF16 ? bf16_from_f32(value) : f16_from_f32(value);
+			/* subnormals of the type itself, not those that f32 rounds away */
+			if (dtype == DTYPE_F16 && fill == FILL_DENORMAL) half = (uint16_t)(rng_u64(seed, stream, i) & 0x87ff);
+			memcpy((char *)out + i * 2, &half, 2);
+		}
+	}
+}
+
+double element(const void *data, enum dtype dtype, size_t i)
+{
+	uint16_t half;
+	float value;
+	if (dtype == DTYPE_F32) {
+		memcpy(&value, (const char *)data + i * 4, 4);
+		return (double)value;
+	}
+	memcpy(&half, (const char *)data + i * 2, 2);
+	return (double)(dtype == DTYPE_BF16 ? bf16_to_f32(half) : f16_to_f32(half));
+}
+
+void case_begin(struct check *c, enum fill fill, const char *shape, ...)
+{
+	va_list args;
+	va_start(args, shape);
+	vsnprintf(c->shape, sizeof c->shape, shape, args);
+	va_end(args);
+	c->fill = fill;
+	c->case_failed = false;
+}
+
+void case_end(struct check *c)
+{
+	if (c->case_failed) c->failed++;
+	else c->passed++;
+}
+
+void case_fail(struct check *c, const struct variant *v, const char *format, ...)
+{
+	if (c->case_failed) return; /* one line a case */
+	c->case_failed = true;
+	printf("FAIL %s [%s] fill %s seed %" PRIu64 " (%s, %d threads): ", c->op, c->shape, fill_name(c->fill), c->seed, v ? v->isa : "oracle",
+	       v ? v->threads : 1);
+	va_list args;
+	va_start(args, format);
+	vprintf(format, args);
+	va_end(args);
+	printf("\n");
+}
+
+void compare_bits(struct check *c, const struct variant *v, const char *what, const float *got, const float *want, size_t n)
+{
+	c->compared++;
+	if (!memcmp(got, want, n * sizeof *got)) return;
+	for (size_t i = 0; i < n; i++) {
+		if (!memcmp(&got[i], &want[i], sizeof *got) || (got[i] != got[i] && want[i] != want[i])) continue;
+		case_fail(c, v, "%s[%zu] = %a (%08x), reference %a (%08x)", what, i, (double)got[i], f32_to_bits(got[i]), (double)want[i],
+		          f32_to_bits(want[i]));
+		return;
+	}
+}
+
+void compare_bound(struct check *c, const char *what, const float *got, const double *want, const double *bound, size_t n)
+{
+	c->compared++;
+	for (size_t i = 0; i < n; i++) {
+		if (want[i] != want[i] || fabs((double)got[i] - want[i]) <= bound[i]) continue;
+		case_fail(c, NULL, "%s[%zu] = %.9g, exact %.9g: error %.3g > bound %.3g", what, i, (double)got[i], want[i],
+		          fabs((double)got[i] - want[i]), bound[i]);
+		return;
+	}
+}
+
+void expect_ok(struct check *c, const struct variant *v, enum status st, const struct error *err)
+{
+	if (st != STATUS_OK) case_fail(c, v, "%s: %s", status_name(st), err->text);
+}
+
+void expect_intact(struct check *c, const struct variant *v, const struct guarded *g, const char *what)
+{
+	if (!guarded_intact(g)) case_fail(c, v, "wrote before %s", what);
+}
+
+struct test_weight test_weight_make(struct check *c, enum dtype dtype, int n, int k, uint64_t stream)
+{
+	const struct variant *v = &c->variant[0];
+	struct test_weight t = {.w = {.dtype = dtype, .n = n, .k = k}};
+	size_t bytes = v->device->vt->linear_bytes(dtype, n, k), row = (size_t)k * dtype_bytes(dtype);
+	t.panels = guarded_alloc(bytes);
+	t.source = guarded_alloc((size_t)n * row);
+	memset(t.panels.data, 0, bytes);
+	fill_with(t.source.data, dtype, (size_t)n * (size_t)k, c->fill, c->seed, stream);
+	t.w.data = t.panels.data;
+	struct error err = {0};
+	int cut = n / 3; /* in two parts, as fused weights come */
+	expect_ok(c, v, v->device->vt->linear_put(v->stream, &t.w, 0, cut, t.source.data, row, &err), &err);
+	expect_ok(c, v, v->device->vt->linear_put(v->stream, &t.w, cut, n - cut, (char *)t.source.data + (size_t)cut * row, row, &err), &err);
+	expect_intact(c, v, &t.panels, "panels");
+	return t;
+}
+
+void test_weight_free(struct test_weight *t)
+{
+	guarded_free(&t->panels);
+	guarded_free(&t->source);
+}
+
+static int by_value(const void *a, const void *b)
+{
+	double x = *(const double *)a, y = *(const double *)b;
+	return (x > y) - (x < y);
+}
+
+struct bench_timer bench_run(void (*fn)(void *), void *context)
+{
+	enum { MOST = 400 };
+	double times[MOST], spent = 0;
+	int n = 0;
+	fn(context); /* warm */
+	while (n < MOST && (n < 5 || spent < 0.3)) {
+		uint64_t begin = clock_ns();
+		fn(context);
+		times[n] = (double)(clock_ns() - begin) * 1e-9;
+		spent += times[n++];
+	}
+	qsort(times, (size_t)n, sizeof *times, by_value);
+	return (struct bench_timer){.best_s = times[0], .median_s = times[n / 2]};
+}
+
+/* --- variants and main */
+
+static bool open_variant(struct check *c, const char *isa, int threads)
+{
+	struct variant *v = &c->variant[c->variants];
+	struct error err = {0};
+	const struct device_ops *ops = device_find("cpu");
+	*v = (struct variant){.isa = isa, .threads = threads};
+	enum status st = ops->open(&v->device, &(struct device_options){.isa = isa, .core_count = threads}, &err);
+	if (st == STATUS_UNSUPPORTED) {
+		printf("skip isa %s: %s\n", isa, err.text);
+		return true;
+	}
+	struct stream_options options = {.max_rows = 640, .max_k = 8192, .max_n = 32768, .max_q_heads = 32, .max_head_dim = 256, .max_context = 1 << 16};
+	if (st == STATUS_OK) st = ops->stream_create(v->device, &options, &v->stream, &err);
+	if (st != STATUS_OK) {
+		printf("FAIL open %s with %d threads: %s\n", isa, threads, err.text);
+		return false;
+	}
+	c->variants++;
+	return true;
+}
+
+static bool open_variants(struct check *c)
+{
+	static const struct { const char *isa; int threads; } all[] = {
+		{"c", 1}, {"c", 3}, {"avx2", 1}, {"avx2", 3}, {"avx512", 1}, {"avx512", 2}, {"avx512", 5},
+	};
+	for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+		if (!open_variant(c, all[i].isa, all[i].threads)) return false;
+	return true;
+}
+
+static void close_variants(struct check *c)
+{
+	for (int i = 0; i < c->variants; i++) {
+		struct variant *v = &c->variant[i];
+		v->device->vt->stream_destroy(v->stream);
+		v->device->vt->close(v->device);
+	}
+}
+
+static void run_check(struct check *c, const char *op, void (*fn)(struct check *), const char *only)
+{
+	if (only && strcmp(only, op)) return;
+	int passed = c->passed, failed = c->failed;
+	c->op = op;
+	c->compared = 0;
+	uint64_t begin = clock_ns();
+	fn(c);
+	if (!c->compared) {
+		printf("FAIL %s: its check compared nothing\n", op);
+		c->failed++;
+	}
+	printf("%-12s %4d passed, %d failed, %ld comparisons, %.1f s\n", op, c->passed - passed, c->failed - failed, c->compared,
+	       (double)(clock_ns() - begin) * 1e-9);
+	fflush(stdout);
+}
+
+static int bench(struct check *c)
+{
+	struct cpu_peak peak;
+	struct error err = {0};
+	int cores[2] = {0, 1};
+	long online = sysconf(_SC_NPROCESSORS_ONLN);
+	if (cpu_peak(&(struct device_options){.isa = "auto", .core_count = (int)online, .cores = cores}, &peak, &err) != STATUS_OK) {
+		printf("FAIL peak: %s\n", err.text);
+		return 1;
+	}
+	for (int i = 0; i < peak.counts; i++)
+		printf("peak %2d threads: read %6.1f GB/s, f32 fma %7.1f GFLOP/s\n", peak.threads[i], peak.read_gbps[i], peak.fma_gflops[i]);
+	c->read_gbps = peak.read_gbps[peak.counts - 1];
+	c->fma_gflops = peak.fma_gflops[peak.counts - 1];
+	close_variants(c);
+	c->variants = 0;
+	if (!open_variant(c, "auto", (int)online)) return 1;
+	bench_linear(c);
+	bench_attention(c);
+	bench_rows(c);
+	return 0;
+}
+
+int main(int argc, char **argv)
+{
+	struct check c = {.seed = 1};
+	const char *only = NULL;
+	bool want_bench = false;
+	for (int i = 1; i < argc; i++) {
+		char *end = NULL;
+		if (!strcmp(argv[i], "--bench")) want_bench = true;
+		else if (!strcmp(argv[i], "--quick")) c.quick = true;
+		else if (!strcmp(argv[i], "--op") && i + 1 < argc) only = argv[++i];
+		else if (!strcmp(argv[i], "--seed") && i + 1 < argc && (c.seed = strtoull(argv[i + 1], &end, 10), *argv[i + 1] && !*end)) i++;
+		else {
+			fprintf(stderr, "usage: check [--seed N] [--op NAME] [--quick] [--bench]\n");
+			return 2;
+		}
+	}
+	if (!open_variants(&c)) return 1;
+	int rc = 0;
+	if (want_bench) rc = bench(&c);
+	else {
+		printf("seed %" PRIu64 "\n", c.seed);
+#define X(op) run_check(&c, #op, check_##op, only);
+		X(exp)
+		OP_LIST(X)
+#undef X
+		printf("%d passed, %d failed\n", c.passed, c.failed);
+		rc = c.failed || !c.passed;
+	}
+	close_variants(&c);
+	return rc;
+}
