@@ -113,6 +113,7 @@ static enum status count_work(struct bench *b, struct error *err)
 	plan_degree(&degree, &config, 1, &options);
 	for (int i = 0; i < degree.families; i++) {
 		const struct plan_family *f = &degree.family[i];
+		if (!f->runs) continue;
 		double elements = (double)f->count * (double)f->global_n * (double)f->global_k;
 		b->linear_bytes += elements * (double)dtype_bytes(config.dtype);
 		b->prefill_flops += 2 * elements * (strcmp(f->family, "lm_head") ? b->settings->prefill : 1);

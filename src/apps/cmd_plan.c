@@ -17,13 +17,14 @@ struct plan {
 
 static uint64_t weight_bytes(const struct plan_degree *d)
 {
-	return d->sharded_bytes + d->replicated_bytes + d->rank0_extra_bytes;
+	return d->sharded_bytes + d->replicated_bytes;
 }
 
 static json_t *family_json(const struct plan_family *f)
 {
-	return json_pack("{s:s,s:s,s:[I,I],s:[I,I],s:i,s:[]}", "family", f->family, "kind", f->kind, "global", (json_int_t)f->global_n,
-	                 (json_int_t)f->global_k, "local", (json_int_t)f->local_n, (json_int_t)f->local_k, "count", f->count, "static");
+	return json_pack("{s:s,s:s,s:[I,I],s:[I,I],s:i,s:b,s:b,s:[]}", "family", f->family, "kind", f->kind, "global", (json_int_t)f->global_n,
+	                 (json_int_t)f->global_k, "local", (json_int_t)f->local_n, (json_int_t)f->local_k, "count", f->count, "stored", f->stored, "runs",
+	                 f->runs, "static");
 }
 
 static json_t *degree_json(const struct plan_degree *d)
@@ -32,8 +33,7 @@ static json_t *degree_json(const struct plan_degree *d)
 	for (int i = 0; i < d->reasons; i++) json_array_append_new(reasons, json_string(d->reason[i]));
 	for (int i = 0; i < d->families; i++) json_array_append_new(families, family_json(&d->family[i]));
 	json_t *heads = json_pack("{s:i,s:i,s:i}", "query", d->q_heads, "kv", d->kv_heads, "kv_replicated", d->kv_replicated);
-	json_t *bytes = json_pack("{s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I}", "weights", (json_int_t)weight_bytes(d), "weights_other_ranks",
-	                          (json_int_t)(d->sharded_bytes + d->replicated_bytes), "sharded", (json_int_t)d->sharded_bytes, "replicated",
+	json_t *bytes = json_pack("{s:I,s:I,s:I,s:I,s:I,s:I,s:I}", "weights", (json_int_t)weight_bytes(d), "sharded", (json_int_t)d->sharded_bytes, "replicated",
 	                          (json_int_t)d->replicated_bytes, "kv_per_token", (json_int_t)d->kv_per_token, "state_per_sequence",
 	                          (json_int_t)d->state_per_sequence, "scratch", (json_int_t)d->scratch_bytes, "workspace",
 	                          (json_int_t)d->workspace_bytes);
@@ -71,6 +71,7 @@ static enum status family_table(const struct plan *plan, struct buf *out, struct
 	for (int d = 0; d < plan->count; d++) TRY(buf_printf(out, err, "TP%-*d", CELL - 2, plan->degree[d].world_size));
 	for (int i = 0; i < first->families; i++) {
 		const struct plan_family *f = &first->family[i];
+		if (!f->runs) continue;
 		TRY(buf_printf(out, err, "\n%-18s %-11s %5d  %-*s", f->family, f->kind, f->count, CELL, shape(f->global_n, f->global_k, text)));
 		for (int d = 0; d < plan->count; d++) {
 			const struct plan_degree *degree = &plan->degree[d];
@@ -81,10 +82,10 @@ static enum status family_table(const struct plan *plan, struct buf *out, struct
 	return buf_puts(out, "\n", err);
 }
 
-enum plan_line { LINE_LEGAL, LINE_HEADS, LINE_WEIGHTS, LINE_OTHERS, LINE_KV, LINE_STATE, LINE_SCRATCH, LINE_WORKSPACE, LINE_TOKENS, LINE_COUNT };
+enum plan_line { LINE_LEGAL, LINE_HEADS, LINE_WEIGHTS, LINE_KV, LINE_STATE, LINE_SCRATCH, LINE_WORKSPACE, LINE_TOKENS, LINE_COUNT };
 
 static const char *const line_names[LINE_COUNT] = {
-	"legal", "query + KV heads", "weights, rank 0", "weights, others", "KV a token", "state a sequence", "scratch", "workspace", "KV tokens that fit",
+	"legal", "query + KV heads", "weights", "KV a token", "state a sequence", "scratch", "workspace", "KV tokens that fit",
 };
 
 static const char *line_cell(const struct plan_degree *d, enum plan_line line, char text[32])
@@ -102,7 +103,6 @@ static const char *line_cell(const struct plan_degree *d, enum plan_line line, c
 		snprintf(text, 32, "%lld", (long long)d->kv_tokens);
 		return text;
 	case LINE_WEIGHTS: value = weight_bytes(d); break;
-	case LINE_OTHERS: value = d->sharded_bytes + d->replicated_bytes; break;
 	case LINE_KV: value = d->kv_per_token; break;
 	case LINE_STATE: value = d->state_per_sequence; break;
 	case LINE_SCRATCH: value = d->scratch_bytes; break;

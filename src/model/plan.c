@@ -153,7 +153,10 @@ static void add_outer(struct plan_degree *d, const struct model_config *c)
 	add_whole(d, "layer norm", "replicated", c->hidden_size, 1, 2 * c->layers, STORED);
 	add_whole(d, "final norm", "replicated", c->hidden_size, 1, 1, STORED);
 	add_whole(d, "embedding", "replicated", c->vocab_size, c->hidden_size, 1, STORED);
-	add_whole(d, "lm_head", "rank0", c->vocab_size, c->hidden_size, 1, c->tied ? RUNS : STORED | RUNS);
+	/* Each rank computes the logits of its vocabulary rows, in whole granules of the device: within a granule of V / P. Tied, the rows
+	 * are a view of the embedding. */
+	add_whole(d, "lm_head", "vocab", c->vocab_size, c->hidden_size, 1, c->tied ? RUNS : STORED | RUNS);
+	d->family[d->families - 1].local_n = (c->vocab_size + d->world_size - 1) / d->world_size;
 }
 
 static void sum_bytes(struct plan_degree *d, const struct model_config *c)
@@ -163,7 +166,6 @@ static void sum_bytes(struct plan_degree *d, const struct model_config *c)
 		if (!f->stored) continue;
 		uint64_t bytes = (uint64_t)f->local_n * (uint64_t)f->local_k * (uint64_t)f->count * dtype_bytes(c->dtype);
 		if (strcmp(f->kind, "replicated") == 0) d->replicated_bytes += bytes;
-		else if (strcmp(f->kind, "rank0") == 0) d->rank0_extra_bytes += bytes;
 		else d->sharded_bytes += bytes;
 	}
 }
@@ -185,7 +187,7 @@ static void sum_workspace(struct plan_degree *d, const struct model_config *c, c
 	uint64_t rows = (uint64_t)(o->max_rows > 0 ? o->max_rows : 512), widest = 0;
 	for (int i = 0; i < d->families; i++) {
 		const struct plan_family *f = &d->family[i];
-		bool per_token = f->runs && strncmp(f->family, "moe expert", 10) != 0 && strcmp(f->kind, "rank0") != 0;
+		bool per_token = f->runs && strncmp(f->family, "moe expert", 10) != 0 && strcmp(f->kind, "vocab") != 0;
 		uint64_t width = (uint64_t)(f->local_n + f->local_k);
 		if (per_token && width > widest) widest = width;
 	}
@@ -199,7 +201,7 @@ static void sum_workspace(struct plan_degree *d, const struct model_config *c, c
 
 static int64_t tokens_that_fit(const struct plan_degree *d, uint64_t memory)
 {
-	uint64_t used = d->sharded_bytes + d->replicated_bytes + d->rank0_extra_bytes + d->scratch_bytes + d->workspace_bytes + d->state_per_sequence;
+	uint64_t used = d->sharded_bytes + d->replicated_bytes + d->scratch_bytes + d->workspace_bytes + d->state_per_sequence;
 	if (memory <= used || !d->kv_per_token) return 0;
 	return (int64_t)((memory - used) / d->kv_per_token);
 }

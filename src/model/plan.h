@@ -15,8 +15,8 @@
  * below each other, each cut first), many are both, a norm is only stored. A vector [n] has k = 1; a conv1d [C, 1, Kc] has k = Kc. */
 struct plan_family {
 	const char *family; /* static: "attn qkv", "attn o", "mlp gate_up", "mlp down", "lm_head", "gdn qkvz", … */
-	const char *kind;   /* static: "column", "row", "replicated", "rank0" (whole, on rank 0 only) */
-	int64_t global_n, global_k, local_n, local_k; /* local 0, 0: this degree cannot cut it. "rank0": on rank 0 */
+	const char *kind;   /* static: "column", "row", "replicated", "vocab" (rows, not always even: the largest part) */
+	int64_t global_n, global_k, local_n, local_k; /* local 0, 0: this degree cannot cut it */
 	int count;   /* of them in the model */
 	bool stored; /* a tensor of the checkpoint: its bytes count */
 	bool runs;   /* a linear of this shape is executed */
@@ -31,13 +31,12 @@ struct plan_degree {
 	int gdn_k_heads, gdn_v_heads;         /* local */
 	struct plan_family family[PLAN_MAX_FAMILIES];
 	int families;
-	/* Weights in the declared dtype. Every rank: sharded + replicated; rank 0, which needs most: + rank0_extra. 0 if not legal. */
-	uint64_t sharded_bytes, replicated_bytes, rank0_extra_bytes;
+	uint64_t sharded_bytes, replicated_bytes; /* weights in the declared dtype, per rank; 0 if not legal */
 	uint64_t kv_per_token; /* bytes a token, this rank */
 	uint64_t state_per_sequence; /* GDN state, bytes a sequence, this rank */
 	uint64_t scratch_bytes;   /* partial sums that the peers read: two generations of [max_rows, H] f32 */
-	uint64_t workspace_bytes; /* estimate of the activations of one step on rank 0 */
-	int64_t kv_tokens; /* that fit in device_memory on rank 0 after weights, scratch, workspace and the GDN state of one sequence; 0:
+	uint64_t workspace_bytes; /* estimate of the activations of one step */
+	int64_t kv_tokens; /* that fit in device_memory after weights, scratch, workspace and the GDN state of one sequence; 0:
 	                    * the weights alone do not fit; -1: unknown (device_memory 0, or not legal) */
 };
 
