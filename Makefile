@@ -48,7 +48,7 @@ UNIT := $(patsubst tests/unit/%.c,$(BUILD)/tests/unit/%,$(wildcard tests/unit/te
 FUZZ := $(patsubst tests/fuzz/%.c,$(BUILD)/tests/fuzz/%,$(wildcard tests/fuzz/fuzz_*.c))
 CHECK := $(BUILD)/tests/check/check
 
-.PHONY: all demo test check bench asan tsan fuzz model-check install clean help deps unit programs
+.PHONY: all demo test check e2e bench asan tsan fuzz model-check install clean help deps unit programs
 
 all: $(BUILD)/tandem
 
@@ -78,8 +78,15 @@ $(CHECK): $(wildcard tests/check/*.c) $(wildcard tests/check/*.h) $(LIB)
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS_ALL) -Itests $(LDFLAGS) -o $@ $(wildcard tests/check/*.c) $(LIB) $(LIBS)
 
+$(BUILD)/tests/e2e/json_get: tests/e2e/json_get.c
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS_ALL) $(LDFLAGS) -o $@ $< $(LIBS)
+
 unit: $(UNIT)
-programs: $(BUILD)/tandem $(UNIT) $(FUZZ) $(CHECK)
+programs: $(BUILD)/tandem $(UNIT) $(FUZZ) $(CHECK) $(BUILD)/tests/e2e/json_get
+
+e2e: $(BUILD)/tandem $(BUILD)/tests/e2e/json_get
+	tests/e2e/run.sh -b $(BUILD)
 
 clean:
 	rm -rf build
