@@ -22,7 +22,7 @@ for folder in "$golden"/*/; do
 	done
 done
 
-expected=$(json "$golden/qwen3/expect.json" cases 0 stop 2>/dev/null || json "$golden/qwen3/expect.json" stop)
+expected=$(json "$golden/qwen3/expect.json" cases 0 stop greedy)
 tokens=$(json "$golden/qwen3/expect.json" cases 0 tokens)
 greedy "eos of generation_config.json" "$golden/qwen3" "$tokens" 64 "$expected" --temp 0
 equal "eos: finish_reason" finish_reason "$(json "$out" finish_reason)" stop
