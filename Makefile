@@ -78,7 +78,7 @@ $(CHECK): $(wildcard tests/check/*.c) $(wildcard tests/check/*.h) $(LIB)
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS_ALL) -Itests $(LDFLAGS) -o $@ $(wildcard tests/check/*.c) $(LIB) $(LIBS)
 
-$(BUILD)/tests/e2e/json_get: tests/e2e/json_get.c
+$(BUILD)/tests/e2e/json_get: tests/e2e/lib/json_get.c
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS_ALL) $(LDFLAGS) -o $@ $< $(LIBS)
 
@@ -86,7 +86,7 @@ unit: $(UNIT)
 programs: $(BUILD)/tandem $(UNIT) $(FUZZ) $(CHECK) $(BUILD)/tests/e2e/json_get
 
 e2e: $(BUILD)/tandem $(BUILD)/tests/e2e/json_get
-	tests/e2e/run.sh -b $(BUILD)
+	bash tests/run.sh e2e
 
 clean:
 	rm -rf build

@@ -1,4 +1,6 @@
+#!/usr/bin/env bash
 # Help, version, and what the option parser refuses.
+. "$(dirname "$0")/lib/e2e.sh"
 
 succeeds "help" 5 --help && {
 	cp "$out" "$work/help"
@@ -47,3 +49,4 @@ refuses "device that is none" 2 'device' run "$m" --tokens 1 --json --device aba
 refuses "--devices for too few ranks" 2 'devices' run "$m" --tokens 1 --json --tp 2 --devices 0
 refuses "--kv-block 17" 2 '16' run "$m" --tokens 1 --json --kv-block 17
 refuses "a newline in a value" 2 'not a number' run "$m" --tp $'1\n2'
+finish

@@ -1,4 +1,6 @@
+#!/usr/bin/env bash
 # How long a start takes and what a benchmark says. Reported, not judged.
+. "$(dirname "$0")/lib/e2e.sh"
 
 for p in 1 2 4; do
 	succeeds "start at tp $p" 60 run "$golden/llama" --tokens 1 -n 1 --json --tp $p &&
@@ -14,3 +16,4 @@ succeeds "bench step" 60 bench step "$golden/llama" --context 32 --steps 8 --pre
 succeeds "bench step, random weights" 60 bench step "$golden/llama/config.json" --random-weights 7 --batch 3 --context 16 --steps 4 --prefill 16 --tp 2 &&
 	ok "bench step, random weights"
 succeeds "bench peak" 60 bench peak --json && ok "bench peak: $(head -c 200 "$out")"
+finish

@@ -1,4 +1,6 @@
+#!/usr/bin/env bash
 # Requests and config.json files that make no sense.
+. "$(dirname "$0")/lib/e2e.sh"
 
 m=$golden/llama # vocabulary 160, context 256, 8 query and 4 KV heads
 refuses "model folder missing" 3 'nowhere' run "$work/nowhere" --tokens 1 --json
@@ -78,3 +80,4 @@ refuses "prompt file is a folder" 3 'folder' run "$folder" --prompt-file "$work"
 echo '{"model": 3}' >"$folder/tokenizer.json"
 refuses "tokenizer.json is broken" 3 'tokenizer.json' run "$folder" --tokens 1 --json
 rm -r "$folder"
+finish

@@ -1,4 +1,6 @@
+#!/usr/bin/env bash
 # Greedy continuations against recorded ones.
+. "$(dirname "$0")/lib/e2e.sh"
 
 greedy() { # NAME FOLDER TOKENS COUNT EXPECTED ARGUMENT...
 	local name=$1 folder=$2 tokens=$3 count=$4 expected=$5
@@ -65,3 +67,4 @@ if [ -d "$model" ] && [ -r "$golden/demo.json" ]; then
 else
 	skip "greedy demo" "no $model or no $golden/demo.json"
 fi
+finish

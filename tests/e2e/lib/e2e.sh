@@ -1,4 +1,28 @@
-# lib.sh: what the suites share: counting, running the program, and making broken models. Sourced by run.sh.
+# e2e.sh: what the suites share: counting, running the program, making broken models. Every suite sources it first and ends with `finish`.
+#
+# A suite is run as `tests/e2e/NAME.sh [-b BUILD] [-m MODEL]` and needs bash, awk and coreutils. BUILD holds the program `tandem` and
+# `tests/e2e/json_get` (make e2e builds both); default: $E2E_BUILD or build. MODEL is a model folder with a tokenizer; default:
+# models/demo, what needs it is skipped if it is not there. Each case prints `ok NAME`, `not ok NAME: why` or `skip NAME: why`.
+
+set -u
+cd "$(dirname "${BASH_SOURCE[0]}")/../../.." || exit 2
+build=${E2E_BUILD:-build}
+model=models/demo
+while getopts b:m: option; do
+	case $option in
+	b) build=$OPTARG ;;
+	m) model=$OPTARG ;;
+	*) exit 2 ;;
+	esac
+done
+tandem=$build/tandem
+json_get=$build/tests/e2e/json_get
+golden=tests/golden
+for program in "$tandem" "$json_get"; do
+	[ -x "$program" ] || { echo "$program: missing; run make e2e" >&2; exit 2; }
+done
+work=$(mktemp -d "${TMPDIR:-/tmp}/tandem-e2e.XXXXXX") || exit 2
+trap 'rm -rf "$work"' EXIT
 
 passed=0 failed=0 skipped=0
 out=$work/stdout err=$work/stderr
@@ -7,6 +31,11 @@ rc=0 elapsed_ms=0
 ok() { passed=$((passed + 1)); echo "ok $1"; }
 not_ok() { failed=$((failed + 1)); echo "not ok $1: $2"; }
 skip() { skipped=$((skipped + 1)); echo "skip $1: $2"; }
+
+finish() {
+	echo "$passed passed, $failed failed, $skipped skipped"
+	exit $((failed != 0))
+}
 
 now_ms() { local t=${EPOCHREALTIME//[.,]/}; echo $((t / 1000)); }
 

@@ -1,4 +1,6 @@
+#!/usr/bin/env bash
 # Every fault point on every rank of 2 and 4: an answer within the deadline, with the right code.
+. "$(dirname "$0")/lib/e2e.sh"
 
 timeout_ms=1500
 limit_ms=$((timeout_ms * 2 + 3000)) # the deadline, a shutdown that waits once more, and a busy machine
@@ -34,3 +36,4 @@ for p in 2 4; do
 		done
 	done
 done
+finish

@@ -1,4 +1,6 @@
+#!/usr/bin/env bash
 # The contract of the CPU: one SHA-256 of the logits for every world size, thread count, chunk and instruction set.
+. "$(dirname "$0")/lib/e2e.sh"
 
 isas=
 for isa in avx512 avx2 c; do
@@ -46,3 +48,4 @@ equal "logits --out: size" size "$(wc -c <"$work/out/f")" $((3 * 160 * 4))
 equal "logits --out: no other file" files "$(ls "$work/out")" f
 run 20 logits "$golden/llama" --tokens 1,160 --out "$work/out/g"
 equal "logits --out: nothing after a failure" files "$(ls "$work/out")" f
+finish

@@ -1,4 +1,6 @@
+#!/usr/bin/env bash
 # Ctrl-C, SIGTERM, and a reader of stdout that goes away.
+. "$(dirname "$0")/lib/e2e.sh"
 
 # A model that is slow enough to be interrupted, with a tokenizer in which every id is a letter.
 slow=$work/slow
@@ -109,3 +111,4 @@ if [ -w /dev/full ]; then
 else
 	skip "full disk" "no /dev/full"
 fi
+finish

@@ -1,4 +1,6 @@
+#!/usr/bin/env bash
 # Hostile and damaged checkpoints.
+. "$(dirname "$0")/lib/e2e.sh"
 
 broken() { # NAME PATTERN: the copy in $folder must be refused
 	refuses "$1" 3 "$2" run "$folder" --tokens 1 --json
@@ -91,3 +93,4 @@ shards "index is no JSON" 'index'
 sed -i 's/"model.norm.weight": "[^"]*"/"model.norm.weight": 7/' "$index"
 shards "file name is a number" 'index'
 rm -rf "$folder"
+finish
