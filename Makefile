@@ -47,11 +47,11 @@ LIB := $(BUILD)/libtandem.a
 UNIT_HELP := $(filter-out tests/unit/test_%,$(wildcard tests/unit/*.c)) # linked into every unit test
 UNIT := $(patsubst tests/unit/%.c,$(BUILD)/tests/unit/%,$(wildcard tests/unit/test_*.c))
 FUZZ := $(patsubst tests/fuzz/%.c,$(BUILD)/tests/fuzz/%,$(wildcard tests/fuzz/fuzz_*.c))
-E2E := $(patsubst tests/e2e/%.c,$(BUILD)/tests/e2e/%,$(wildcard tests/e2e/*.c))
+E2E := $(patsubst tests/e2e/lib/%.c,$(BUILD)/tests/e2e/%,$(wildcard tests/e2e/lib/*.c))
 CHECK := $(BUILD)/tests/check/check
 TESTS := $(UNIT) $(FUZZ) $(E2E) $(CHECK)
 
-.PHONY: all demo test quick check bench asan tsan fuzz model-check install clean help deps programs
+.PHONY: all demo test quick check e2e bench asan tsan fuzz model-check install clean help deps programs
 .SECONDARY:
 
 all: $(BUILD)/tandem ## build/tandem (the default)
@@ -81,7 +81,7 @@ $(BUILD)/tests/unit/test_options: $(BUILD)/obj/apps/options.o $(BUILD)/obj/apps/
 $(BUILD)/tests/fuzz/%: $(BUILD)/tests/obj/fuzz/%.o $(LIB)
 	@mkdir -p $(@D)
 	$(CC) $(LDFLAGS) -o $@ $^ $(LIBS)
-$(BUILD)/tests/e2e/%: $(BUILD)/tests/obj/e2e/%.o $(LIB)
+$(BUILD)/tests/e2e/%: $(BUILD)/tests/obj/e2e/lib/%.o $(LIB)
 	@mkdir -p $(@D)
 	$(CC) $(LDFLAGS) -o $@ $^ $(LIBS)
 
@@ -122,6 +122,11 @@ asan tsan: ## the suites under AddressSanitizer + UBSan, or ThreadSanitizer
 	@$(MAKE) --no-print-directory -s -j$(JOBS) SAN=$@ programs
 	@bash tests/run.sh $@
 
+e2e: ## the program from outside: help, errors, hashes, signals, faults
+	@sh tools/deps.sh test
+	@$(MAKE) --no-print-directory -s -j$(JOBS) programs
+	@bash tests/run.sh e2e
+
 fuzz: ## every parser on mutated input, FUZZ_SECONDS each (5)
 	@sh tools/deps.sh test
 	@$(MAKE) --no-print-directory -s -j$(JOBS) programs
@@ -142,4 +147,4 @@ clean: ## remove build/
 help: ## this list
 	@awk -F':.*## ' '/^[a-z][a-z -]*:.*## / {printf "  %-14s %s\n", $$1, $$2}' Makefile
 
--include $(OBJ:.o=.d) $(APP_OBJ:.o=.d) $(wildcard $(BUILD)/tests/obj/*/*.d)
+-include $(OBJ:.o=.d) $(APP_OBJ:.o=.d) $(wildcard $(BUILD)/tests/obj/*/*.d $(BUILD)/tests/obj/*/*/*.d)

@@ -154,6 +154,7 @@ enum status cmd_plan(const struct settings *settings, struct error *err)
 	console_init(&console, settings->verbose);
 	struct log log = console_sink(&console);
 	struct plan plan = {.settings = settings, .count = settings->degrees.count};
+	if (settings->target) return FAIL(err, USAGE, "--target: not in this version, it comes with prescreen; leave it out");
 	if (!plan.count) return FAIL(err, USAGE, "--tp: has no world size; give some such as 1,2,4");
 	TRY(model_config_load(&plan.config, settings->model, &log, err));
 	plan.degree = mem_zalloc((size_t)plan.count, sizeof *plan.degree, "plan", err);

@@ -221,8 +221,9 @@ static enum status unknown(const struct option_table *table, unsigned command, c
 	if (elsewhere >= 0 && !(table->rows[elsewhere].commands & command))
 		return FAIL(err, USAGE, "%.*s%s: not an option of '%s'; see tandem %s --help", dashes, argument, shown, who, who);
 	for (int i = 0; i < table->count; i++) {
-		if (!(table->rows[i].commands & command) || !edit_near(shown, table->rows[i].name)) continue;
-		int d = edit_distance(shown, table->rows[i].name);
+		const struct option *row = &table->rows[i];
+		if (!(row->commands & command) || !row->help || !edit_near(shown, row->name)) continue;
+		int d = edit_distance(shown, row->name);
 		if (d < distance) best = i, distance = d;
 	}
 	if (best >= 0)
@@ -294,7 +295,7 @@ enum status options_help(const struct option_table *table, unsigned mask, struct
 	const char *group = NULL;
 	for (int i = 0; i < table->count; i++) {
 		const struct option *option = &table->rows[i];
-		if (!(option->commands & mask)) continue;
+		if (!(option->commands & mask) || !option->help) continue;
 		if (!group || strcmp(group, option->group) != 0) TRY(buf_printf(out, err, "\n%s\n", option->group));
 		group = option->group;
 		TRY(help_line(option, out, err));

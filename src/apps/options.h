@@ -52,7 +52,7 @@ struct option {
 	const char *initial;  /* default, parsed like a value; NULL: the field keeps what it has */
 	const char *unit;     /* shown after the default; NULL: none */
 	const char *absent;   /* what help shows in place of the default when `initial` is NULL */
-	const char *help;
+	const char *help;     /* NULL: the option is known, so that its refusal can say why, but not shown */
 	double min, max;      /* INT, U64, REAL, and each item of INTS */
 	size_t offset;        /* of the field in the settings struct */
 	unsigned commands;    /* bit mask of the commands that take it */

@@ -25,6 +25,8 @@ enum status session_open(struct session *session, const struct settings *setting
 	int world_size = needs->world_size ? needs->world_size : settings->tp;
 	TRY(check_settings(settings, world_size, err));
 	console_init(&session->console, settings->verbose);
+	int context = needs->context ? needs->context : settings->context, sequences = needs->max_sequences ? needs->max_sequences : 1;
+	int64_t blocks = (context + settings->kv_block - 1) / settings->kv_block;
 	struct tandem_options options = {
 		.model = settings->model,
 		.world_size = world_size,
@@ -32,9 +34,10 @@ enum status session_open(struct session *session, const struct settings *setting
 		.devices = settings->devices.items,
 		.threads = settings->threads,
 		.isa = settings->isa,
-		.context = needs->context ? needs->context : settings->context,
+		.context = context,
 		.prefill_chunk = settings->prefill_chunk,
-		.max_sequences = needs->max_sequences ? needs->max_sequences : 1,
+		.max_sequences = sequences,
+		.kv_tokens = sequences > 1 ? sequences * blocks * settings->kv_block : 0,
 		.kv_block_tokens = settings->kv_block,
 		.random_weights = settings->random_weights.given,
 		.random_seed = settings->random_weights.value,

@@ -19,7 +19,7 @@ struct session {
 struct session_needs {
 	int world_size;    /* in place of --tp */
 	int context;       /* in place of --context */
-	int max_sequences;
+	int max_sequences; /* each may fill the context */
 	bool no_fault;     /* --fault is for another engine of this command */
 };
 

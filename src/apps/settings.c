@@ -59,6 +59,7 @@ static const struct option rows[] = {
 	 .commands = ENGINE, .help = "device of each rank, in rank order", .min = 0, .max = 1023},
 	{.name = "device-memory", .type = OPTION_BYTES, .argument = "64GiB", .group = "Ranks and devices", AT(device_memory),
 	 .absent = "not known; the KV room is then not given", .commands = COMMAND_PLAN, .help = "memory of one device"},
+	{.name = "target", .type = OPTION_TEXT, .argument = "T", .group = "Ranks and devices", AT(target), .commands = COMMAND_PLAN},
 	{.name = "threads", .type = OPTION_INT, .argument = "N", .group = "Ranks and devices", AT(threads), .absent = "the cores this process may use",
 	 .commands = ENGINE | COMMAND_BENCH_PEAK, .help = "CPU threads of all ranks together", .min = 1, .max = 1024},
 	{.name = "isa", .type = OPTION_CHOICE, .argument = "auto|avx512|avx2|c", .group = "Ranks and devices", AT(isa), .initial = "auto",

@@ -39,6 +39,7 @@ struct settings {
 
 	const char *out;
 	uint64_t device_memory; /* plan */
+	const char *target;     /* plan: refused */
 
 	/* tokenize */
 	bool add_special, decode, jsonl;

@@ -112,11 +112,14 @@ enum status fault_check(struct fault_plan *plan, int rank, enum fault_point at, 
 		switch (entry->kind) {
 		case FAULT_KIND_STALL: stall(entry->stall_ms, stop); break;
 		case FAULT_KIND_OOM:
-			return FAIL(err, NO_MEMORY, "rank %d: injected lack of memory at %s, seq %llu", rank, point_names[at], (unsigned long long)seq);
+			return FAIL(err, NO_MEMORY, "rank %d: injected lack of memory at %s, seq %llu; run without --fault", rank, point_names[at],
+			            (unsigned long long)seq);
 		case FAULT_KIND_EXIT:
-			return FAIL(err, RANK_LOST, "rank %d: injected exit at %s, seq %llu", rank, point_names[at], (unsigned long long)seq);
+			return FAIL(err, RANK_LOST, "rank %d: injected exit at %s, seq %llu; run without --fault", rank, point_names[at],
+			            (unsigned long long)seq);
 		case FAULT_KIND_ERROR:
-			return FAIL(err, ABORTED, "rank %d: injected error at %s, seq %llu", rank, point_names[at], (unsigned long long)seq);
+			return FAIL(err, ABORTED, "rank %d: injected error at %s, seq %llu; run without --fault", rank, point_names[at],
+			            (unsigned long long)seq);
 		}
 	}
 	return STATUS_OK;

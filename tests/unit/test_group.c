@@ -400,9 +400,10 @@ static void test_injected_failures_free_the_peers(void **state)
 	static const char *const kinds[] = {"error", "oom"};
 	for (int trial = 0; trial < 16; trial++) {
 		const int P = trial & 4 ? 4 : 2, victim = trial & 8 ? P - 1 : 0, oom = trial >> 1 & 1;
-		char text[96], expected[96];
+		char text[96], expected[128];
 		snprintf(text, sizeof text, "rank=%d,at=%s,seq=3,kind=%s", victim, points[trial & 1], kinds[oom]);
-		snprintf(expected, sizeof expected, "rank %d: injected %s at %s, seq 3", victim, oom ? "lack of memory" : "error", points[trial & 1]);
+		snprintf(expected, sizeof expected, "rank %d: injected %s at %s, seq 3; run without --fault", victim, oom ? "lack of memory" : "error",
+		         points[trial & 1]);
 		struct rank_run runs[RANKS_MAX];
 		struct group *group;
 		run_fault(text, LONG_MS, P, runs, &group);

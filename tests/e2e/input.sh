@@ -1,0 +1,83 @@
+#!/usr/bin/env bash
+# Requests and config.json files that make no sense.
+. "$(dirname "$0")/lib/e2e.sh"
+
+m=$golden/llama # vocabulary 160, context 256, 8 query and 4 KV heads
+refuses "model folder missing" 3 'nowhere' run "$work/nowhere" --tokens 1 --json
+refuses "model folder empty" 3 'config.json' run "$work" --tokens 1 --json
+refuses "token id out of range" 3 'token id 160' run "$m" --tokens 1,160 --json
+refuses "token id out of range, logits" 3 'token id 160' logits "$m" --tokens 160
+refuses "token id out of range, 2^31-1" 3 'token id 2147483647' run "$m" --tokens 2147483647 --json
+refuses "token id below 0" 2 'out of range' run "$m" --tokens=-1 --json
+refuses "empty prompt" 3 'prompt' run "$m" --tokens= --json
+refuses "empty prompt, logits" 3 'token' logits "$m" --tokens ''
+refuses "prompt longer than the context" 3 'context' run "$m" --tokens 1,2,3,4,5,6,7,8,9 --context 8 --json
+refuses "context longer than the model's" 2 'context' run "$m" --tokens 1 --context 100000 --json
+refuses "text without a tokenizer" 3 'tokenizer.json' run "$m" -p hello
+refuses "prompt file missing" 3 'tokenizer.json|nofile' run "$m" --prompt-file "$work/nofile"
+refuses "--out in a folder that is missing" 3 'nofolder' logits "$m" --tokens 1 --out "$work/nofolder/f"
+refuses "heads not divisible" 3 'tp|TP|world|degree' run "$golden/llama-9-heads" --tokens 1 --tp 2 --json
+refuses "more ranks than heads" 3 'tp|TP|world|degree' run "$m" --tokens 1 --tp 16 --json
+refuses "heads not divisible, logits" 3 'tp|TP|world|degree' logits "$golden/llama-12-heads" --tokens 1 --tp 8
+succeeds "plan of a degree that is not legal" 5 plan "$golden/llama-9-heads" --tp 2 --json &&
+	equal "plan of a degree that is not legal" legal "$(json "$out" degrees 0 legal)" false
+succeeds "plan" 5 plan "$m" --json --device-memory 1GiB && {
+	equal "plan: degrees" world_size "$(json "$out" degrees 3 world_size)" 8
+	equal "plan: a shape" local "$(json "$out" degrees 1 families 0 local | tr -d '[]')" "64,64"
+	[ "$(json "$out" degrees 0 kv_tokens)" -gt 0 ] && ok "plan: kv_tokens" || not_ok "plan: kv_tokens" "$(json "$out" degrees 0 kv_tokens)"
+}
+succeeds "plan table" 5 plan "$m" --tp 1,2 && { grep -q TP2 "$out" && ok "plan table" || not_ok "plan table" "no TP2"; }
+
+huge=4611686018427387904
+for key in hidden_size intermediate_size num_hidden_layers num_attention_heads num_key_value_heads vocab_size max_position_embeddings head_dim; do
+	for value in 0 -1 $huge 2.5 '"64"' null '[64]' 1e300; do
+		# These have a default when they are null.
+		case $key$value in num_key_value_headsnull | head_dimnull | max_position_embeddingsnull) continue ;; esac
+		folder=$(copy_model llama)
+		set_config "$folder" $key "$value"
+		refuses "$key $value" 3 . run "$folder" --tokens 1 --json
+		rm -r "$folder"
+	done
+done
+for change in 'rms_norm_eps "x"' 'rms_norm_eps -1' 'rope_theta 0' 'rope_theta "big"' 'model_type "martian"' 'model_type 3' 'hidden_act "martian"' \
+	'eos_token_id -7' 'eos_token_id "end"' 'torch_dtype "int3"' 'rope_scaling {"rope_type": "martian", "factor": 2.0}'; do
+	folder=$(copy_model llama)
+	set_config "$folder" "${change%% *}" "${change#* }"
+	refuses "config: $change" 3 . run "$folder" --tokens 1 --json
+	rm -r "$folder"
+done
+
+folder=$(copy_model llama)
+for bad in empty text array nested nul truncated huge; do
+	case $bad in
+	empty) : ;;
+	text) echo "not JSON" ;;
+	array) echo "[]" ;;
+	nested) head -c 200000 /dev/zero | tr '\0' '[' ;;
+	nul) printf '{"model_type": "ll\0ama"}' ;;
+	truncated) head -c 200 "$golden/llama/config.json" ;;
+	huge) head -c 80000000 /dev/zero | tr '\0' ' ' ;;
+	esac >"$folder/config.json"
+	refuses "config.json: $bad" 3 'config.json' run "$folder" --tokens 1 --json
+	refuses "config.json: $bad, plan" 3 'config.json' plan "$folder"
+done
+rm -r "$folder"
+
+# A tokenizer that names more ids than the model has.
+folder=$(copy_model llama)
+cat >"$folder/tokenizer.json" <<'JSON'
+{"version": "1.0", "truncation": null, "padding": null, "added_tokens": [], "normalizer": null,
+ "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true}, "post_processor": null,
+ "decoder": {"type": "ByteLevel", "add_prefix_space": true, "trim_offsets": true, "use_regex": true},
+ "model": {"type": "BPE", "dropout": null, "unk_token": null, "continuing_subword_prefix": null, "end_of_word_suffix": null,
+  "fuse_unk": false, "byte_fallback": false, "ignore_merges": false, "vocab": {"a": 0, "b": 1, "c": 160}, "merges": []}}
+JSON
+refuses "vocabulary larger than the model's" 3 'vocab_size' run "$folder" -p ab
+sed -i 's/"c": 160/"c": 2/' "$folder/tokenizer.json"
+succeeds "smaller vocabulary" 10 run "$folder" -p ab -n 2 && ok "smaller vocabulary"
+refuses "empty text" 3 'prompt' run "$folder" -p ''
+refuses "prompt file is a folder" 3 'folder' run "$folder" --prompt-file "$work"
+echo '{"model": 3}' >"$folder/tokenizer.json"
+refuses "tokenizer.json is broken" 3 'tokenizer.json' run "$folder" --tokens 1 --json
+rm -r "$folder"
+finish

@@ -1,0 +1,19 @@
+#!/usr/bin/env bash
+# How long a start takes and what a benchmark says. Reported, not judged.
+. "$(dirname "$0")/lib/e2e.sh"
+
+for p in 1 2 4; do
+	succeeds "start at tp $p" 60 run "$golden/llama" --tokens 1 -n 1 --json --tp $p &&
+		ok "start at tp $p: load $(json "$out" load_ms) ms, first token $(json "$out" ttft_ms) ms, process $elapsed_ms ms"
+done
+[ -d "$model" ] && succeeds "start of $model" 60 run "$model" --tokens 1 -n 1 --json &&
+	ok "start of $model: load $(json "$out" load_ms) ms, first token $(json "$out" ttft_ms) ms, process $elapsed_ms ms"
+succeeds "bench step" 60 bench step "$golden/llama" --context 32 --steps 8 --prefill 32 --json && {
+	for key in decode_ms prefill_ms tokens_per_s prefill_tokens_per_s weight_bytes world_size threads; do
+		json "$out" $key >"$work/value" && ok "bench step: $key $(cat "$work/value")" || not_ok "bench step: $key" missing
+	done
+}
+succeeds "bench step, random weights" 60 bench step "$golden/llama/config.json" --random-weights 7 --batch 3 --context 16 --steps 4 --prefill 16 --tp 2 &&
+	ok "bench step, random weights"
+succeeds "bench peak" 60 bench peak --json && ok "bench peak: $(head -c 200 "$out")"
+finish
