@@ -151,7 +151,7 @@ static enum status size_memory(struct tandem *t, const struct tandem_options *o,
 	t->context = o->context ? o->context : longest < DEFAULT_CONTEXT ? longest : DEFAULT_CONTEXT;
 	TRY(between("context", t->context, 1, longest, err));
 	int64_t tokens = o->kv_tokens ? o->kv_tokens : t->context;
-	TRY(between("kv tokens", tokens, t->block_tokens, (int64_t)1 << 30, err));
+	TRY(between("kv tokens", tokens, 1, (int64_t)1 << 30, err));
 	t->kv_blocks = (int)((tokens + t->block_tokens - 1) / t->block_tokens);
 	return STATUS_OK;
 }
