@@ -32,6 +32,7 @@ struct attend_args {
 	int lo[TILE_MAX_ROWS], hi[TILE_MAX_ROWS];
 	const float *k[KV_BLOCK / KV_GROUP]; /* group g: element (d, position i) at d * k_stride + i */
 	const float *v[KV_BLOCK / KV_GROUP]; /* group g: element (position i, d) at i * v_stride + d, d < v_stride */
+	const float *next_k[KV_BLOCK / KV_GROUP]; /* where a group that is wanted next lies, for prefetch only; k[g] where none is */
 	int k_stride, v_stride;              /* v_stride: head_dim rounded up to LANES; the padding is zero */
 	float *p;                            /* [rows][TILE_STRIDE] scratch: scores, then weights */
 	float *max, *sum;                    /* [rows] out */

@@ -247,6 +247,11 @@ static float fma_run(long steps)
 
 /* --- attention -------------------------------------------------------------------------------------------------------- */
 
+/* Memory is asked for one phase ahead, into the second-level cache: the values of a group while its scores are computed, the next
+ * block's keys while values are summed. Both phases touch the same number of lines, so one keeps pace with the other. (The
+ * hardware's prefetch alone begins anew in each block, and nearer targets come too late when few rows share the work.) */
+#define PREFETCH(p) __builtin_prefetch((p), 0, 2)
+
 /* Scores of all rows for the groups g and g2 (lanes = positions; g2 = g where only one is wanted). Keys are read once for the
  * whole tile, along d, 64 bytes a group. */
 #define SCORES_BODY(n)                                                           \
@@ -254,8 +259,11 @@ static float fma_run(long steps)
 		v16 a[n][2];                                                     \
 		UNROLL_ROWS for (int r = 0; r < (n); r++) a[r][0] = a[r][1] = v_zero(); \
 		const float *k0 = args->k[g], *k1 = args->k[g2], *q = args->q;   \
+		const float *v0 = args->v[g], *v1 = args->v[g2];                 \
 		for (int d = 0; d < args->head_dim; d++, q++) {                  \
 			v16 w0 = v_load(k0), w1 = v_load(k1);                    \
+			PREFETCH(v0 + (size_t)d * LANES);                        \
+			PREFETCH(v1 + (size_t)d * LANES);                        \
 			k0 += args->k_stride;                                    \
 			k1 += args->k_stride;                                    \
 			UNROLL_ROWS for (int r = 0; r < (n); r++)                \
@@ -316,8 +324,11 @@ static void weights(const struct attend_args *args, int row)
 		for (int j = j0; j < j1;) {                                      \
 			int end = (j / KV_GROUP + 1) * KV_GROUP < j1 ? (j / KV_GROUP + 1) * KV_GROUP : j1; \
 			const float *v = args->v[j / KV_GROUP] + (size_t)(j % KV_GROUP) * args->v_stride + col; \
-			for (; j < end; j++, v += args->v_stride) {              \
+			const float *k = args->next_k[j / KV_GROUP] + (size_t)(col + 2 * (j % KV_GROUP)) * args->k_stride; \
+			for (; j < end; j++, v += args->v_stride, k += 2 * args->k_stride) { \
 				v16 w[vecs];                                     \
+				PREFETCH(k);                                     \
+				PREFETCH(k + args->k_stride);                    \
 				for (int c = 0; c < (vecs); c++) w[c] = v_load(v + c * LANES); \
 				UNROLL_ROWS for (int r = 0; r < (n); r++)        \
 				{                                                \
