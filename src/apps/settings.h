@@ -46,6 +46,7 @@ struct settings {
 
 	/* bench */
 	int batch, bench_context, steps, prefill, repeat;
+	struct int_list rows, hidden;
 };
 
 /* X(enumerator, function and file, name, operand or NULL, one line for help) */
@@ -56,6 +57,8 @@ struct settings {
 	X(PLAN, cmd_plan, "plan", "MODEL", "what each rank holds at each world size; reads no weights")       \
 	X(VERIFY, cmd_verify, "verify", "MODEL", "compare a world size with one rank on the same prompts")    \
 	X(BENCH_STEP, cmd_bench_step, "bench step", "MODEL", "time of one decode step and of a prefill")      \
+	X(BENCH_GEMM, cmd_bench_gemm, "bench gemm", "MODEL", "a model's linears: whole, and one rank's part")   \
+	X(BENCH_COLLECTIVE, cmd_bench_collective, "bench collective", NULL, "all-reduce over the ranks of this machine") \
 	X(BENCH_PEAK, cmd_bench_peak, "bench peak", NULL, "what this machine can do: bandwidth, arithmetic")
 
 enum command_index {
