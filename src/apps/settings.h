@@ -81,9 +81,7 @@ struct command {
 	enum status (*run)(const struct settings *settings, struct error *err);
 };
 
-/* Weak: a command exists if its file is in the build. */
-#define X(code, function, name, operand, summary) \
-	__attribute__((weak)) enum status function(const struct settings *settings, struct error *err);
+#define X(code, function, name, operand, summary) enum status function(const struct settings *settings, struct error *err);
 COMMAND_LIST(X)
 #undef X
 
