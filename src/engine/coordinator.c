@@ -5,6 +5,7 @@
 #include "base/clock.h"
 #include "base/mem.h"
 #include "base/rng.h"
+#include "model/plan.h"
 
 /* How often a waiting coordinator looks at heartbeats, interrupts and progress. */
 #define LOOK_MS 20
@@ -135,6 +136,15 @@ static enum status command_all(struct coordinator *c, enum worker_command what, 
 	return STATUS_OK;
 }
 
+static uint64_t need_bytes(const struct coordinator_options *o)
+{
+	struct plan_degree plan;
+	plan_degree(&plan, &o->model->config, o->world_size,
+	            &(struct plan_options){.max_rows = o->rank.limits.max_rows, .activation = DTYPE_F32, .kv = DTYPE_F32});
+	uint64_t kv = (uint64_t)(o->rank.kv.blocks + 1) * (uint64_t)o->rank.kv.block_tokens * plan.kv_per_token;
+	return plan.sharded_bytes + plan.replicated_bytes + plan.scratch_bytes + plan.workspace_bytes + kv;
+}
+
 static void fill_worker(struct coordinator *c, int r, const struct device_options *device)
 {
 	const struct coordinator_options *o = &c->options;
@@ -159,6 +169,7 @@ static void fill_worker(struct coordinator *c, int r, const struct device_option
 	                                            .max_n = max_n > config->vocab_size ? max_n : config->vocab_size, .max_q_heads = shape.q_heads,
 	                                            .max_head_dim = config->head_dim, .max_context = o->rank.max_context};
 	w->timeout_ms = o->timeout_ms;
+	w->need_bytes = need_bytes(o);
 	w->peers = c->ranks;
 	c->ranks[r] = &w->rank;
 }

@@ -143,7 +143,7 @@ static enum status open_model(struct tandem *t, const struct tandem_options *o, 
 	return loader_check(m, err);
 }
 
-/* Context and KV size, and whether weights and KV fit at all, before anything big is allocated. */
+/* Context and KV size. Whether they fit is for the ranks to say: each looks at its device before it allocates. */
 static enum status size_memory(struct tandem *t, const struct tandem_options *o, struct error *err)
 {
 	const struct model_config *c = &t->model.config;

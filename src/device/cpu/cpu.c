@@ -5,9 +5,9 @@
  */
 #include "device/cpu/cpu.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "base/mem.h"
 #include "device/cpu/topology.h"
@@ -144,11 +144,31 @@ static void cpu_report(const struct device *base, struct mem_report *out)
 	out->peak = atomic_load(&device->peak);
 }
 
+/* A number in a small file of the kernel's, after `key`; SIZE_MAX if it is not there ("max" of a cgroup without a limit too). */
+static size_t kernel_number(const char *path, const char *key)
+{
+	char line[128];
+	unsigned long long value = 0;
+	bool found = false;
+	FILE *file = fopen(path, "r");
+	while (file && !found && fgets(line, sizeof line, file))
+		found = strncmp(line, key, strlen(key)) == 0 && sscanf(line + strlen(key), "%llu", &value) == 1;
+	if (file) fclose(file);
+	return found ? (size_t)value : SIZE_MAX;
+}
+
+/* What the machine could give, page cache included, and no more than the control group still allows. */
 static size_t cpu_free_bytes(const struct device *device)
 {
 	(void)device;
-	long pages = sysconf(_SC_AVPHYS_PAGES), page = sysconf(_SC_PAGESIZE);
-	return pages > 0 && page > 0 ? (size_t)pages * (size_t)page : 0;
+	size_t available = kernel_number("/proc/meminfo", "MemAvailable:");
+	if (available != SIZE_MAX) available *= 1024;
+	size_t limit = kernel_number("/sys/fs/cgroup/memory.max", ""), used = kernel_number("/sys/fs/cgroup/memory.current", "");
+	if (limit != SIZE_MAX && used != SIZE_MAX) {
+		size_t left = limit > used ? limit - used : 0;
+		if (left < available) available = left;
+	}
+	return available;
 }
 
 /* Sizes of the workspace's parts, in floats; each a multiple of 16 so that all parts stay aligned. */
@@ -272,6 +292,7 @@ const struct device_ops cpu_device_ops = {
 	.alloc = cpu_alloc,
 	.free = cpu_free,
 	.report = cpu_report,
+	.one_memory = true,
 	.free_bytes = cpu_free_bytes,
 	.stream_create = cpu_stream_create,
 	.stream_destroy = cpu_stream_destroy,

@@ -48,7 +48,8 @@ static void widen_f16(float *out, const void *in, size_t n)
 static void widen_bf16(float *out, const void *in, size_t n)
 {
 	const uint16_t *half = in;
-	for (size_t i = 0; i < n; i++) out[i] = bf16_to_f32(half[i]);
+	for (size_t i = 0; i < n; i += PANEL)
+		for (int j = 0; j < PANEL; j++) out[i + (size_t)j] = bf16_to_f32(half[i + (size_t)panel_slot(DTYPE_BF16, j)]);
 }
 
 static void chain_f32(float *acc, const void *w, const float *x, int k, int rows)
@@ -58,29 +59,6 @@ static void chain_f32(float *acc, const void *w, const float *x, int k, int rows
 		for (int i = 0; i < k; i++)
 			for (int j = 0; j < PANEL; j++)
 				acc[r * PANEL + j] = fmaf(x[i * rows + r], weight[i * PANEL + j], acc[r * PANEL + j]);
-}
-
-/* The narrow types go through f32 in slices: widening is exact, so this is the same chain. */
-#define SLICE 64
-
-static void chain_f16(float *acc, const void *w, const float *x, int k, int rows)
-{
-	float wide[SLICE * PANEL];
-	for (int i = 0; i < k; i += SLICE) {
-		int n = k - i < SLICE ? k - i : SLICE;
-		widen_f16(wide, (const uint16_t *)w + (size_t)i * PANEL, (size_t)n * PANEL);
-		chain_f32(acc, wide, x + (size_t)i * rows, n, rows);
-	}
-}
-
-static void chain_bf16(float *acc, const void *w, const float *x, int k, int rows)
-{
-	float wide[SLICE * PANEL];
-	for (int i = 0; i < k; i += SLICE) {
-		int n = k - i < SLICE ? k - i : SLICE;
-		widen_bf16(wide, (const uint16_t *)w + (size_t)i * PANEL, (size_t)n * PANEL);
-		chain_f32(acc, wide, x + (size_t)i * rows, n, rows);
-	}
 }
 
 static void rms_norm(float *out, const float *x, const float *weight, int n, float eps)
@@ -197,7 +175,8 @@ static float fma_run(long steps)
 const struct cpu_kernels cpu_kernels_c = {
 	.name = "c",
 	.tile_rows = 4,
-	.chain = {[DTYPE_F32] = chain_f32, [DTYPE_F16] = chain_f16, [DTYPE_BF16] = chain_bf16},
+	.direct_rows = 0,
+	.chain = {[DTYPE_F32] = chain_f32},
 	.widen = {[DTYPE_F32] = widen_f32, [DTYPE_F16] = widen_f16, [DTYPE_BF16] = widen_bf16},
 	.rms_norm = rms_norm,
 	.rope = rope,

@@ -21,6 +21,13 @@
 #define TILE_STRIDE 272      /* floats from one row of an attention tile to the next: 256, and off the cache-set period */
 #define MAX_HEAD_DIM 256
 
+/* Where output `lane` of a panel lies within a k-step. BF16 panels alternate between their halves, so that a shift and a mask of the whole
+ * k-step give 16 consecutive outputs each in f32. */
+static inline int panel_slot(enum dtype dtype, int lane)
+{
+	return dtype == DTYPE_BF16 ? lane % LANES * 2 + lane / LANES : lane;
+}
+
 /* A tile of `rows` query vectors against one block of KV_BLOCK positions of one KV head. Row r sees the positions
  * [lo[r], hi[r]) of the block, lo < hi. Memory of positions that no row sees is not used in any result; that of groups (KV_GROUP
  * positions) that no row sees is not read, and their pointers may be anything. */
@@ -32,6 +39,7 @@ struct attend_args {
 	int lo[TILE_MAX_ROWS], hi[TILE_MAX_ROWS];
 	const float *k[KV_BLOCK / KV_GROUP]; /* group g: element (d, position i) at d * k_stride + i */
 	const float *v[KV_BLOCK / KV_GROUP]; /* group g: element (position i, d) at i * v_stride + d, d < v_stride */
+	const float *next_k[KV_BLOCK / KV_GROUP]; /* where a group that is wanted next lies, for prefetch only; k[g] where none is */
 	int k_stride, v_stride;              /* v_stride: head_dim rounded up to LANES; the padding is zero */
 	float *p;                            /* [rows][TILE_STRIDE] scratch: scores, then weights */
 	float *max, *sum;                    /* [rows] out */
@@ -51,11 +59,13 @@ struct tree_args {
 
 struct cpu_kernels {
 	const char *name;
-	int tile_rows; /* rows that `chain` and `attend` take at most */
+	int tile_rows;   /* rows that `chain` and `attend` take at most */
+	int direct_rows; /* linears of up to this many rows use `chain` of the stored type; beyond, `widen` and then chain of F32 */
 
-	/* acc[r][j] = fma chain over ascending i of x[i][r] * w[i][j], continued from acc. acc [rows][PANEL], x [k][rows], w [k][PANEL]. */
+	/* acc[r][j] = fma chain over ascending i of x[i][r] * w[i][j], continued from acc. acc [rows][PANEL], x [k][rows], w [k][PANEL]
+	 * with panel_slot(dtype, j) in place of j. F32 always exists, the others where direct_rows > 0. */
 	void (*chain[DTYPE_COUNT])(float *acc, const void *w, const float *x, int k, int rows);
-	/* n elements (a multiple of PANEL) to f32. Vector kernels need both 64-byte aligned. */
+	/* n elements of a panel (a multiple of PANEL) to f32, in the order of an F32 panel. */
 	void (*widen[DTYPE_COUNT])(float *out, const void *in, size_t n);
 
 	void (*rms_norm)(float *out, const float *x, const float *weight, int n, float eps); /* out may be x */
