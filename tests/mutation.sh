@@ -93,7 +93,7 @@ mutant rope_interleaved src/device/cpu/ops.c '			job->kernels->rope(cpu_row(&arg
 				pair[1] = b * cosine[i] + a * cosine[half + i];
 			}'
 mutant rope_of_keys_forgotten src/engine/forward.c '	RUN(rope, {.x = k,' '	if (0) RUN(rope, {.x = k,'
-mutant rope_position_off_by_one src/engine/tandem.c 'rope_row(&t->model.rope, t->plan.position[i],' 'rope_row(&t->model.rope, t->plan.position[i] + (i > 0),'
+mutant rope_position_off_by_one src/engine/requests.c 'rope_row(&t->model.rope, t->plan.position[i],' 'rope_row(&t->model.rope, t->plan.position[i] + (i > 0),'
 mutant qk_norm_forgotten src/engine/forward.c '	if (c->qk_norm) {' '	if (0) {'
 mutant window_off_by_one src/engine/forward.c '? c->sliding_window : 0})' '? c->sliding_window + 1 : 0})'
 mutant window_on_every_layer src/engine/forward.c 'c->layer_kind[layer] == LAYER_SLIDING ? c->sliding_window : 0' 'c->sliding_window'
