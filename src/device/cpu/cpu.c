@@ -188,7 +188,7 @@ static struct workspace workspace_size(const struct cpu_stream *stream, int memb
 		.packed = round_up((size_t)o->max_rows * (size_t)o->max_k, 16),
 		.partial = (size_t)stream->partials * TILE_STRIDE,
 		.unit_start = round_up((size_t)o->max_rows + 1, 16),
-		.wide = (size_t)LINEAR_CHUNK_K * PANEL,
+		.wide = (size_t)CHUNK_MAX_K * PANEL,
 		.stack = (size_t)LINEAR_BLOCK_PANELS * SUMTREE_MAX_DEPTH * (size_t)stream->block_rows * PANEL,
 		.tile = (size_t)4 * TILE_MAX_ROWS * TILE_STRIDE,
 	};

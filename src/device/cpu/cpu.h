@@ -24,14 +24,14 @@ struct cpu_device {
 	_Atomic size_t total, peak;
 };
 
-/* Linear: rows of one work item, panels of one work item, k-steps whose widened weights stay in the first-level cache. */
+/* Linear: tiles that stream a whole panel each, without chunks; beyond that, rows and panels of one work item. */
+#define LINEAR_FEW_TILES 3
 #define LINEAR_BLOCK_ROWS 112
 #define LINEAR_BLOCK_PANELS 4
-#define LINEAR_CHUNK_K 128
 
 /* What one member needs while it works on a chunk. All 64-byte aligned. */
 struct cpu_scratch {
-	float *wide;  /* [LINEAR_CHUNK_K][PANEL] widened weights */
+	float *wide;  /* [CHUNK_MAX_K][PANEL] widened weights */
 	float *stack; /* [LINEAR_BLOCK_PANELS][SUMTREE_MAX_DEPTH][block rows][PANEL] chains in flight */
 	float *tile;  /* attention: 4 x [TILE_MAX_ROWS][TILE_STRIDE]: queries, weights, block result, running result */
 };

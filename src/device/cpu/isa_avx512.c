@@ -9,6 +9,7 @@ const struct cpu_kernels cpu_kernels_avx512 = {
 	.name = VEC_NAME,
 	.tile_rows = VEC_TILE_ROWS,
 	.direct_rows = VEC_DIRECT_ROWS,
+	.chunk_k = VEC_CHUNK_K,
 	.chain = {[DTYPE_F32] = chain_f32, [DTYPE_F16] = chain_f16, [DTYPE_BF16] = chain_bf16},
 	.widen = {[DTYPE_F32] = widen_f32, [DTYPE_F16] = widen_f16, [DTYPE_BF16] = widen_bf16},
 	.rms_norm = rms_norm,

@@ -176,6 +176,7 @@ const struct cpu_kernels cpu_kernels_c = {
 	.name = "c",
 	.tile_rows = 4,
 	.direct_rows = 0,
+	.chunk_k = 128,
 	.chain = {[DTYPE_F32] = chain_f32},
 	.widen = {[DTYPE_F32] = widen_f32, [DTYPE_F16] = widen_f16, [DTYPE_BF16] = widen_bf16},
 	.rms_norm = rms_norm,

@@ -17,6 +17,7 @@
 #define PANEL 32             /* outputs of a weight panel: [K][PANEL] elements, a bf16 k-step is one cache line */
 #define KV_BLOCK 256         /* positions whose softmax is one unit of the definition, anchored at position 0 */
 #define KV_GROUP 16          /* positions that are surely in one cache block (block_tokens is a multiple of it) */
+#define CHUNK_MAX_K 256     /* no table's chunk_k exceeds it */
 #define TILE_MAX_ROWS 14     /* no table's tile_rows exceeds it */
 #define TILE_STRIDE 272      /* floats from one row of an attention tile to the next: 256, and off the cache-set period */
 #define MAX_HEAD_DIM 256
@@ -61,6 +62,7 @@ struct cpu_kernels {
 	const char *name;
 	int tile_rows;   /* rows that `chain` and `attend` take at most */
 	int direct_rows; /* linears of up to this many rows use `chain` of the stored type; beyond, `widen` and then chain of F32 */
+	int chunk_k;     /* k-steps of a panel that several tiles use in turn: they stay in the first-level cache as chain reads them */
 
 	/* acc[r][j] = fma chain over ascending i of x[i][r] * w[i][j], continued from acc. acc [rows][PANEL], x [k][rows], w [k][PANEL]
 	 * with panel_slot(dtype, j) in place of j. F32 always exists, the others where direct_rows > 0. */

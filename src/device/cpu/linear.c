@@ -3,10 +3,11 @@
  * Layout: [ceil(n / PANEL)][k][PANEL] in the checkpoint's dtype, outputs past n zero, order within PANEL by panel_slot. A vector lane is an output, so a sum over k is
  * one fma chain per lane and no lane reduction exists; one row and a thousand rows do the same arithmetic.
  *
- * Rows are cut into tiles of nearly equal height (<= tile_rows), tiles are packed as [k][rows of the tile]. For few rows the
- * chain reads the weights where they lie, in their own type, once from memory, then from the second-level cache. Beyond that a work item is a few panels times a block of tiles:
- * LINEAR_CHUNK_K steps of a panel are widened into the first-level cache and used by all tiles of the block; chains pause in
- * `stack` between chunks, so their order stays k ascending.
+ * Rows are cut into tiles of nearly equal height (<= tile_rows), tiles are packed as [k][rows of the tile]. Few tiles stream a panel
+ * each, once from memory, then from the second-level cache. Many tiles: a work item is a few panels times a block of tiles, and goes
+ * chunk_k steps of a panel at a time, which stay in the first-level cache for all tiles of the block; chains pause in `stack`
+ * between chunks, so their order stays k ascending. The weights are read as they are stored where the kernels can (`direct`), else a
+ * chunk is first widened into scratch.
  *
  * With a sum_split each leaf segment is a chain of its own from +0; a finished leaf stays on `stack` until the program of
  * base/sumtree.h adds it to its neighbour. Each span leaves one value, in its slot of y.
@@ -232,9 +233,9 @@ enum status cpu_linear(struct stream *base, const struct linear_args *args, stru
 	int block_tiles = LINEAR_BLOCK_ROWS / job.kernels->tile_rows;
 	job.blocks = (job.tiles + block_tiles - 1) / block_tiles;
 	job.panels = (args->weight->n + PANEL - 1) / PANEL;
-	bool few = job.rows <= job.kernels->direct_rows;
-	job.direct = few || args->weight->dtype == DTYPE_F32;
-	job.chunk_k = few ? job.leaf_k : LINEAR_CHUNK_K;
+	job.direct = job.rows <= job.kernels->direct_rows || args->weight->dtype == DTYPE_F32;
+	bool few = job.direct && job.tiles <= LINEAR_FEW_TILES;
+	job.chunk_k = few ? job.leaf_k : job.kernels->chunk_k;
 	/* Several panels an item save reads of x; too few items leave a member idle at the end. */
 	job.group = few ? 1 : LINEAR_BLOCK_PANELS;
 	while (job.group > 1 && job.panels / job.group * job.blocks < 8 * members) job.group--;
