@@ -3,13 +3,11 @@
 #define TANDEM_DEVICE_CPU_VEC_AVX512_H
 
 #include <immintrin.h>
-#include <limits.h>
 #include <stdint.h>
 
 #define VEC_NAME "avx512"
-#define VEC_TILE_ROWS 14 /* 28 accumulators, 2 weights, 1 broadcast of 32 registers */
-#define VEC_DIRECT_ROWS INT_MAX /* widening costs a shift and a mask for 28 multiply-adds */
-#define VEC_CHUNK_K 256
+#define VEC_LINEAR_ROWS 14 /* 28 accumulators, 2 weights, 1 broadcast of 32 registers */
+#define VEC_ATTEND_ROWS 14 /* the same */
 #define FMA_CHAINS 16 /* independent v16 that keep all multipliers busy */
 
 typedef __m512 v16;
