@@ -190,6 +190,7 @@ enum status coordinator_open(struct coordinator **out, const struct coordinator_
 	TRY_GOTO(new_group(c, err), fail);
 	for (int r = 0; r < options->world_size; r++) TRY_GOTO(worker_start(&c->workers[r], err), fail);
 	TRY_GOTO(command_all(c, WORKER_OPEN, err), fail);
+	c->options.progress = NULL; /* loading is over */
 	*out = c;
 	return STATUS_OK;
 fail:
