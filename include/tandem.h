@@ -45,7 +45,7 @@ struct tandem_options {
 	int context;           /* tokens per sequence; min(the model's, 8192) */
 	int prefill_chunk;     /* most rows of one step; 512; at least 5/4 of max_sequences */
 	int max_sequences;     /* running at once; 8 */
-	int64_t kv_tokens;     /* tokens of KV in all; context rounded up to blocks, times what fits below */
+	int64_t kv_tokens;     /* tokens of KV for all sequences together; one full context */
 	int kv_block_tokens;   /* 32; a multiple of 16 */
 	bool no_prefix_cache;  /* compute every prompt whole; answers are the same, later */
 	int max_queue;         /* requests that may wait beyond max_sequences; 0: no limit */

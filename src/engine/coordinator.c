@@ -206,17 +206,13 @@ enum status coordinator_open(struct coordinator **out, const struct coordinator_
 	*out = NULL;
 	enum status st = STATUS_NO_MEMORY;
 	struct device_options devices[SHARD_MAX_WORLD] = {0};
-	struct coordinator *c = mem_zalloc(1, sizeof *c, "coordinator", err);
+	struct coordinator *c = mem_zalloc_lines(1, sizeof *c, "coordinator", err);
 	if (!c) return st;
 	c->options = *options;
-	c->workers = aligned_alloc(64, (size_t)options->world_size * sizeof *c->workers); /* wait words stand on their own cache lines */
+	c->workers = mem_zalloc_lines((size_t)options->world_size, sizeof *c->workers, "workers", err);
 	c->ranks = mem_zalloc((size_t)options->world_size, sizeof *c->ranks, "ranks", err);
 	c->pools = mem_zalloc((size_t)options->world_size, sizeof *c->pools, "pools", err);
-	if (!c->workers || !c->ranks || !c->pools) {
-		st = FAIL(err, NO_MEMORY, "coordinator: no memory for %d ranks", options->world_size);
-		goto fail;
-	}
-	for (int r = 0; r < options->world_size; r++) c->workers[r] = (struct worker){0};
+	if (!c->workers || !c->ranks || !c->pools) goto fail;
 	TRY_GOTO(options->ops->partition(options->world_size, options->threads, options->ordinals, devices, &c->partition, err), fail);
 	for (int r = 0; r < options->world_size; r++) fill_worker(c, r, &devices[r]);
 	TRY_GOTO(new_group(c, err), fail);
@@ -224,6 +220,7 @@ enum status coordinator_open(struct coordinator **out, const struct coordinator_
 	TRY_GOTO(command_all(c, WORKER_OPEN, err), fail);
 	for (int r = 0; r < options->world_size; r++) c->pools[r] = c->workers[r].rank.pool;
 	c->kv = (struct kv_group){c->pools, options->world_size};
+	c->options.progress = NULL; /* loading is over */
 	*out = c;
 	return STATUS_OK;
 fail:

@@ -129,7 +129,7 @@ static int seq_pairs(const struct attention_job *job, int seq)
 
 static int seq_tiles(const struct attention_job *job, int seq)
 {
-	return (seq_pairs(job, seq) + job->kernels->tile_rows - 1) / job->kernels->tile_rows;
+	return (seq_pairs(job, seq) + job->kernels->attend_rows - 1) / job->kernels->attend_rows;
 }
 
 /* Fills unit_start and returns the number of units. */
@@ -312,7 +312,7 @@ static void unit_chunk(void *context, int chunk, int member)
 /* Partial of (unit, pair, block): acc, with max and sum behind it (TILE_STRIDE leaves room). */
 static float *partial_of(const struct attention_job *job, int unit, int pair, int block)
 {
-	int64_t index = ((int64_t)unit * job->kernels->tile_rows + pair) * job->blocks + block;
+	int64_t index = ((int64_t)unit * job->kernels->attend_rows + pair) * job->blocks + block;
 	return job->stream->partial + index * TILE_STRIDE;
 }
 
@@ -402,7 +402,7 @@ enum status cpu_attention(struct stream *base, const struct attention_args *args
 	struct team *team = cpu_team(base);
 	int members = team_members(team);
 	bool split = members > 1 && job.blocks > 1 && job.units < SPLIT_UNITS * members &&
-	             (int64_t)job.units * job.kernels->tile_rows * job.blocks <= stream->partials && (int64_t)job.units * job.blocks <= TEAM_MAX_CHUNKS;
+	             (int64_t)job.units * job.kernels->attend_rows * job.blocks <= stream->partials && (int64_t)job.units * job.blocks <= TEAM_MAX_CHUNKS;
 	if (!split) {
 		team_run(team, job.units, unit_chunk, &job);
 		return STATUS_OK;

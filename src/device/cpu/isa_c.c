@@ -34,24 +34,6 @@ static float lane_max(const float lane[LANES])
 	return max[0];
 }
 
-static void widen_f32(float *out, const void *in, size_t n)
-{
-	memcpy(out, in, n * sizeof *out);
-}
-
-static void widen_f16(float *out, const void *in, size_t n)
-{
-	const uint16_t *half = in;
-	for (size_t i = 0; i < n; i++) out[i] = f16_to_f32(half[i]);
-}
-
-static void widen_bf16(float *out, const void *in, size_t n)
-{
-	const uint16_t *half = in;
-	for (size_t i = 0; i < n; i += PANEL)
-		for (int j = 0; j < PANEL; j++) out[i + (size_t)j] = bf16_to_f32(half[i + (size_t)panel_slot(DTYPE_BF16, j)]);
-}
-
 static void chain_f32(float *acc, const void *w, const float *x, int k, int rows)
 {
 	const float *weight = w;
@@ -59,6 +41,27 @@ static void chain_f32(float *acc, const void *w, const float *x, int k, int rows
 		for (int i = 0; i < k; i++)
 			for (int j = 0; j < PANEL; j++)
 				acc[r * PANEL + j] = fmaf(x[i * rows + r], weight[i * PANEL + j], acc[r * PANEL + j]);
+}
+
+/* The narrow types are widened k-step by k-step: exact, so this is the same chain. */
+static void chain_f16(float *acc, const void *w, const float *x, int k, int rows)
+{
+	const uint16_t *half = w;
+	float wide[PANEL];
+	for (int i = 0; i < k; i++) {
+		for (int j = 0; j < PANEL; j++) wide[j] = f16_to_f32(half[i * PANEL + panel_slot(DTYPE_F16, j)]);
+		chain_f32(acc, wide, x + i * rows, 1, rows);
+	}
+}
+
+static void chain_bf16(float *acc, const void *w, const float *x, int k, int rows)
+{
+	const uint16_t *half = w;
+	float wide[PANEL];
+	for (int i = 0; i < k; i++) {
+		for (int j = 0; j < PANEL; j++) wide[j] = bf16_to_f32(half[i * PANEL + panel_slot(DTYPE_BF16, j)]);
+		chain_f32(acc, wide, x + i * rows, 1, rows);
+	}
 }
 
 static void rms_norm(float *out, const float *x, const float *weight, int n, float eps)
@@ -174,10 +177,9 @@ static float fma_run(long steps)
 
 const struct cpu_kernels cpu_kernels_c = {
 	.name = "c",
-	.tile_rows = 4,
-	.direct_rows = 0,
-	.chain = {[DTYPE_F32] = chain_f32},
-	.widen = {[DTYPE_F32] = widen_f32, [DTYPE_F16] = widen_f16, [DTYPE_BF16] = widen_bf16},
+	.linear_rows = 4,
+	.attend_rows = 4,
+	.chain = {[DTYPE_F32] = chain_f32, [DTYPE_F16] = chain_f16, [DTYPE_BF16] = chain_bf16},
 	.rms_norm = rms_norm,
 	.rope = rope,
 	.swiglu = swiglu,

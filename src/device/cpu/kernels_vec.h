@@ -14,7 +14,8 @@
 
 /* One case a row count: `body(n)` with n a constant. */
 #define ROW_CASE(n, body) case n: body(n); break;
-#define ROW_CASES_3(body) ROW_CASE(1, body) ROW_CASE(2, body) ROW_CASE(3, body)
+#define ROW_CASES_2(body) ROW_CASE(1, body) ROW_CASE(2, body)
+#define ROW_CASES_3(body) ROW_CASES_2(body) ROW_CASE(3, body)
 #define ROW_CASES_14(body)                                                                                                   \
 	ROW_CASES_3(body) ROW_CASE(4, body) ROW_CASE(5, body) ROW_CASE(6, body) ROW_CASE(7, body) ROW_CASE(8, body)         \
 	ROW_CASE(9, body) ROW_CASE(10, body) ROW_CASE(11, body) ROW_CASE(12, body) ROW_CASE(13, body) ROW_CASE(14, body)
@@ -74,8 +75,8 @@ VEC void load2_bf16(const void *p, size_t i, v16 *a, v16 *b)
 }
 
 /* Up to three rows the loop runs as fast as memory delivers and the hardware's prefetch does best alone (measured: -20 % with ours);
- * with more it is slow enough for that prefetch to lose the thread at page ends (+12 % with ours). F32 panels are mostly the
- * widened ones, which are in cache. */
+ * with more it is slow enough for that prefetch to lose the thread at page ends (+12 % with ours). F32 panels are twice as long, and
+ * memory stays the limit. */
 #define CHAIN_AHEAD_ROWS 4
 #define CHAIN_AHEAD_BYTES 8192
 
@@ -114,30 +115,18 @@ VEC void load2_bf16(const void *p, size_t i, v16 *a, v16 *b)
 
 static void chain_f32(float *acc, const void *w, const float *x, int k, int rows)
 {
-	switch (rows) { ROW_CASES(CHAIN_F32) }
+	switch (rows) { LINEAR_CASES(CHAIN_F32) }
 }
 
 static void chain_f16(float *acc, const void *w, const float *x, int k, int rows)
 {
-	switch (rows) { ROW_CASES(CHAIN_F16) }
+	switch (rows) { LINEAR_CASES(CHAIN_F16) }
 }
 
 static void chain_bf16(float *acc, const void *w, const float *x, int k, int rows)
 {
-	switch (rows) { ROW_CASES(CHAIN_BF16) }
+	switch (rows) { LINEAR_CASES(CHAIN_BF16) }
 }
-
-#define WIDEN_BODY(load2)                                 \
-	for (size_t i = 0; i < n / PANEL; i++) {          \
-		v16 w0, w1;                               \
-		load2(in, i, &w0, &w1);                   \
-		v_store(out + i * PANEL, w0);             \
-		v_store(out + i * PANEL + LANES, w1);     \
-	}
-
-static void widen_f32(float *out, const void *in, size_t n) { WIDEN_BODY(load2_f32) }
-static void widen_f16(float *out, const void *in, size_t n) { WIDEN_BODY(load2_f16) }
-static void widen_bf16(float *out, const void *in, size_t n) { WIDEN_BODY(load2_bf16) }
 
 /* --- rows ------------------------------------------------------------------------------------------------------------- */
 
@@ -299,7 +288,7 @@ static float fma_run(long steps)
 
 static void scores(const struct attend_args *args, int g, int g2)
 {
-	switch (args->rows) { ROW_CASES(SCORES_BODY) }
+	switch (args->rows) { ATTEND_CASES(SCORES_BODY) }
 }
 
 VEC int clamp16(int x)
@@ -367,7 +356,7 @@ static void weights(const struct attend_args *args, int row)
 static void values(const struct attend_args *args, int row, int rows, int j0, int j1)
 {
 	if (j0 >= j1) return;
-	switch (rows) { ROW_CASES(VALUES_BODY) }
+	switch (rows) { ATTEND_CASES(VALUES_BODY) }
 }
 
 /* Positions that all rows see are done as a tile; those at the ragged ends row by row, because a weight of 0 would not be the same

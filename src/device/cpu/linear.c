@@ -3,10 +3,11 @@
  * Layout: [ceil(n / PANEL)][k][PANEL] in the checkpoint's dtype, outputs past n zero, order within PANEL by panel_slot. A vector lane is an output, so a sum over k is
  * one fma chain per lane and no lane reduction exists; one row and a thousand rows do the same arithmetic.
  *
- * Rows are cut into tiles of nearly equal height (<= tile_rows), tiles are packed as [k][rows of the tile]. For few rows the
- * chain reads the weights where they lie, in their own type, once from memory, then from the second-level cache. Beyond that a work item is a few panels times a block of tiles:
- * LINEAR_CHUNK_K steps of a panel are widened into the first-level cache and used by all tiles of the block; chains pause in
- * `stack` between chunks, so their order stays k ascending.
+ * Rows are cut into tiles of nearly equal height (<= linear_rows), tiles are packed as [k][rows of the tile]. Few rows stream a
+ * panel each, once from memory, then from the second-level cache. Many tiles: a work item is a few panels times a block of tiles, and
+ * goes LINEAR_CHUNK_K steps of a panel at a time, which stay in the first-level cache for all tiles of the block; chains pause in
+ * `stack` between chunks, so their order stays k ascending. The weights are widened in registers, exactly, wherever they are used
+ * (a widened copy in cache was measured slower: it is twice the bytes).
  *
  * With a sum_split each leaf segment is a chain of its own from +0; a finished leaf stays on `stack` until the program of
  * base/sumtree.h adds it to its neighbour. Each span leaves one value, in its slot of y.
@@ -30,7 +31,6 @@ struct linear_job {
 	int rows, tiles, blocks;
 	int panels, group, groups; /* panels, panels per item, items along them */
 	int chunk_k;
-	bool direct; /* chain on the stored type */
 	int spans, leaves, leaf_k;
 	struct sum_span span[SUMTREE_MAX_SPANS];   /* relative to the rank's first leaf */
 	uint8_t merges[SUMTREE_MAX_LEAVES];
@@ -76,33 +76,17 @@ static float *chains(const struct item *item, int panel, int depth)
 	return item->scratch->stack + ((size_t)panel * SUMTREE_MAX_DEPTH + (size_t)depth) * one;
 }
 
-/* Lines [part / parts, (part + 1) / parts) of what the next segment of the same panel will widen, while this one computes. */
-static void prefetch_next(const char *next, size_t bytes, int part, int parts)
-{
-	size_t from = bytes * (size_t)part / (size_t)parts, to = bytes * (size_t)(part + 1) / (size_t)parts;
-	for (size_t at = from; at < to; at += 64) __builtin_prefetch(next + at, 0, 2);
-}
-
 static void sum_segment(const struct item *item, int panel, int depth, int k0, int k1)
 {
 	const struct linear_job *job = item->job;
 	const struct linear_weight *weight = job->args->weight;
 	size_t at = ((size_t)(item->first_panel + panel) * (size_t)weight->k + (size_t)k0) * PANEL;
 	const void *w = (const char *)weight->data + at * dtype_bytes(weight->dtype);
-	enum dtype dtype = weight->dtype;
-	size_t bytes = (size_t)(k1 - k0) * PANEL * dtype_bytes(dtype);
-	const char *next = (const char *)w + bytes;
-	if (!job->direct) {
-		job->kernels->widen[dtype](item->scratch->wide, w, (size_t)(k1 - k0) * PANEL);
-		w = item->scratch->wide;
-		dtype = DTYPE_F32;
-	}
 	float *acc = chains(item, panel, depth);
 	for (int tile = item->first_tile; tile < item->end_tile; tile++) {
 		int row = tile_begin(job, tile), height = tile_begin(job, tile + 1) - row;
 		const float *x = job->x + (size_t)row * (size_t)weight->k + (size_t)k0 * (size_t)height;
-		if (!job->direct) prefetch_next(next, bytes, tile - item->first_tile, item->end_tile - item->first_tile);
-		job->kernels->chain[dtype](acc + (size_t)(row - item->row) * PANEL, w, x, k1 - k0, height);
+		job->kernels->chain[weight->dtype](acc + (size_t)(row - item->row) * PANEL, w, x, k1 - k0, height);
 	}
 }
 
@@ -228,12 +212,11 @@ enum status cpu_linear(struct stream *base, const struct linear_args *args, stru
 	TRY(plan_sum(&job, err));
 	if (!job.rows) return STATUS_OK;
 	int k = args->weight->k, members = team_members(cpu_team(base));
-	job.tiles = (job.rows + job.kernels->tile_rows - 1) / job.kernels->tile_rows;
-	int block_tiles = LINEAR_BLOCK_ROWS / job.kernels->tile_rows;
+	job.tiles = (job.rows + job.kernels->linear_rows - 1) / job.kernels->linear_rows;
+	int block_tiles = LINEAR_BLOCK_ROWS / job.kernels->linear_rows;
 	job.blocks = (job.tiles + block_tiles - 1) / block_tiles;
 	job.panels = (args->weight->n + PANEL - 1) / PANEL;
-	bool few = job.rows <= job.kernels->direct_rows;
-	job.direct = few || args->weight->dtype == DTYPE_F32;
+	bool few = job.rows <= LINEAR_FEW_ROWS;
 	job.chunk_k = few ? job.leaf_k : LINEAR_CHUNK_K;
 	/* Several panels an item save reads of x; too few items leave a member idle at the end. */
 	job.group = few ? 1 : LINEAR_BLOCK_PANELS;

@@ -6,8 +6,8 @@
 #include <stdint.h>
 
 #define VEC_NAME "avx2"
-#define VEC_TILE_ROWS 3 /* 12 accumulators, 1 weight, 3 broadcasts of 16 registers */
-#define VEC_DIRECT_ROWS 2 /* beyond, two widened weights do not fit beside the accumulators */
+#define VEC_LINEAR_ROWS 2 /* 8 accumulators, 4 weights, broadcasts of 16 registers */
+#define VEC_ATTEND_ROWS 3 /* 12 accumulators, 1 key, 3 broadcasts */
 #define FMA_CHAINS 6 /* independent v16 that keep all multipliers busy */
 
 typedef struct { __m256 lo, hi; } v16;

@@ -6,8 +6,8 @@
 #include <stdint.h>
 
 #define VEC_NAME "avx512"
-#define VEC_TILE_ROWS 14 /* 28 accumulators, 2 weights, 1 broadcast of 32 registers */
-#define VEC_DIRECT_ROWS 42 /* three tiles: beyond, widening once costs less than once a tile */
+#define VEC_LINEAR_ROWS 14 /* 28 accumulators, 2 weights, 1 broadcast of 32 registers */
+#define VEC_ATTEND_ROWS 14 /* the same */
 #define FMA_CHAINS 16 /* independent v16 that keep all multipliers busy */
 
 typedef __m512 v16;
