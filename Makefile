@@ -49,7 +49,8 @@ UNIT := $(patsubst tests/unit/%.c,$(BUILD)/tests/unit/%,$(wildcard tests/unit/te
 FUZZ := $(patsubst tests/fuzz/%.c,$(BUILD)/tests/fuzz/%,$(wildcard tests/fuzz/fuzz_*.c))
 E2E := $(patsubst tests/e2e/lib/%.c,$(BUILD)/tests/e2e/%,$(wildcard tests/e2e/lib/*.c))
 CHECK := $(BUILD)/tests/check/check
-TESTS := $(UNIT) $(FUZZ) $(E2E) $(CHECK)
+SIM := $(BUILD)/tests/sim/sim
+TESTS := $(UNIT) $(FUZZ) $(E2E) $(CHECK) $(SIM)
 
 .PHONY: all demo test quick check e2e bench asan tsan fuzz model-check install clean help deps programs
 .SECONDARY:
@@ -86,6 +87,10 @@ $(BUILD)/tests/e2e/%: $(BUILD)/tests/obj/e2e/lib/%.o $(LIB)
 	$(CC) $(LDFLAGS) -o $@ $^ $(LIBS)
 
 $(CHECK): $(patsubst tests/%.c,$(BUILD)/tests/obj/%.o,$(wildcard tests/check/*.c)) $(LIB)
+	@mkdir -p $(@D)
+	$(CC) $(LDFLAGS) -o $@ $^ $(LIBS)
+
+$(SIM): $(patsubst tests/%.c,$(BUILD)/tests/obj/%.o,$(wildcard tests/sim/*.c)) $(LIB)
 	@mkdir -p $(@D)
 	$(CC) $(LDFLAGS) -o $@ $^ $(LIBS)
 

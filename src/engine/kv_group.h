@@ -25,7 +25,8 @@ void kv_group_reset(const struct kv_group *group);
 int kv_group_free_blocks(const struct kv_group *group);
 int kv_group_seq_blocks(const struct kv_group *group, int seq);
 
-/* kv_check of every pool, and that all say the same about every sequence and about their blocks as a whole. For tests. */
+/* kv_check of every pool, and that all say the same about every sequence and about their blocks as a whole. After a failed step the
+ * latter need not hold until kv_group_reset: a rank that got further has evicted more. For tests. */
 enum status kv_group_check(const struct kv_group *group, int max_seqs, struct error *err) NODISCARD;
 
 #endif

@@ -340,11 +340,11 @@ static struct sequence *shortest_without_rows(const struct scheduler *s)
 	return best;
 }
 
-/* Ends an unfinished chunk at a block's edge, if it reaches one, so that what others cache can be taken up there. */
+/* Ends an unfinished chunk at a block's edge, if that costs at most a quarter of it, so that what others cache can be taken up there. */
 static void align_chunk(struct scheduler *s, const struct sequence *q)
 {
-	int end = q->computed + s->take[q->slot], edge = end / s->options.block_tokens * s->options.block_tokens;
-	if (q->hashes && end < q->count && edge > q->computed) s->take[q->slot] = edge - q->computed;
+	int end = q->computed + s->take[q->slot], over = end % s->options.block_tokens;
+	if (q->hashes && end < q->count && 4 * over <= s->take[q->slot]) s->take[q->slot] -= over;
 }
 
 /* Rows by the row budget alone. Returns how many sequences prefill. */
