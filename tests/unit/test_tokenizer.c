@@ -2,6 +2,7 @@
  * rules, damaged files, and long inputs. The comparison with the library itself is tests/tokenizer/compare.py. */
 #include <dirent.h>
 #include <jansson.h>
+#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -333,7 +334,7 @@ static double encode_seconds(const struct tokenizer *t, const char *unit, size_t
 	return seconds;
 }
 
-/* llama.cpp#21919, #15594: 9,400 letters overflowed a recursive engine. Here a megabyte is one piece. */
+/* llama.cpp#21919, #15594: 9,400 letters overflowed a recursive engine. Here 300,000 letters are one piece. */
 static void test_long_runs_stay_near_linear(void **state)
 {
 	(void)state;
@@ -343,9 +344,56 @@ static void test_long_runs_stay_near_linear(void **state)
 		struct tokenizer *t = open_named(names[k]);
 		for (size_t u = 0; u < sizeof units / sizeof *units; u++) {
 			size_t count;
-			double seconds = encode_seconds(t, units[u], 1000000, &count);
-			if (seconds > 20) fail_msg("%s: 1 MB of \"%s\" took %.1f s", names[k], units[u], seconds); /* quadratic: minutes to hours */
+			double seconds = encode_seconds(t, units[u], 300000, &count);
+			if (seconds > 10) fail_msg("%s: 300 kB of \"%s\" took %.1f s", names[k], units[u], seconds); /* quadratic: minutes to hours */
 		}
+		tokenizer_destroy(&t);
+	}
+}
+
+/* ---- threads ---- */
+
+struct worker {
+	pthread_t thread;
+	const struct tokenizer *tokenizer;
+	struct token_list ids;
+	bool failed;
+};
+
+static const char shared_text[] = "The dog's bone isn't there; 12345 Vi\xE1\xBB\x87t <s> \xE6\x97\xA5\xE6\x9C\xAC \xFF e\xCC\x81\n\n end";
+
+static void *encode_often(void *context)
+{
+	struct worker *w = context;
+	for (int i = 0; i < 200 && !w->failed; i++) {
+		struct buf text = {0};
+		w->ids.count = 0;
+		w->failed = tokenizer_encode(w->tokenizer, shared_text, sizeof shared_text - 1, true, &w->ids, NULL) != STATUS_OK ||
+		            tokenizer_decode(w->tokenizer, w->ids.ids, w->ids.count, true, &text, NULL) != STATUS_OK;
+		buf_fini(&text);
+	}
+	return NULL;
+}
+
+static void test_one_tokenizer_serves_many_threads(void **state)
+{
+	(void)state;
+	static const char *const names[] = {"qwen3", "llama2"};
+	for (size_t k = 0; k < 2; k++) {
+		struct tokenizer *t = open_named(names[k]);
+		struct worker workers[4] = {{0}};
+		struct token_list want = encode(t, shared_text, sizeof shared_text - 1, true);
+		for (int i = 0; i < 4; i++) {
+			workers[i].tokenizer = t;
+			assert_int_equal(pthread_create(&workers[i].thread, NULL, encode_often, &workers[i]), 0);
+		}
+		for (int i = 0; i < 4; i++) {
+			assert_int_equal(pthread_join(workers[i].thread, NULL), 0);
+			assert_false(workers[i].failed);
+			assert_ids(names[k], &workers[i].ids, want.ids, want.count);
+			token_list_fini(&workers[i].ids);
+		}
+		token_list_fini(&want);
 		tokenizer_destroy(&t);
 	}
 }
@@ -453,6 +501,7 @@ int main(void)
 		cmocka_unit_test(test_a_failed_encode_keeps_the_list),
 		cmocka_unit_test(test_decoder_chains_stream),
 		cmocka_unit_test(test_long_runs_stay_near_linear),
+		cmocka_unit_test(test_one_tokenizer_serves_many_threads),
 		cmocka_unit_test(test_bad_files_are_refused_by_name),
 		cmocka_unit_test(test_nesting_is_bounded),
 		cmocka_unit_test(test_ids_of_added_tokens),
