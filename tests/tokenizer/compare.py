@@ -25,6 +25,19 @@ class Different(Exception):
     pass
 
 
+class Unfit(Exception):
+    """The library itself fails on this file: no case."""
+
+
+def asked(call, *args, **kwargs):
+    try:
+        return call(*args, **kwargs)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as e:  # its panics are no Exception
+        raise Unfit(str(e)) from e
+
+
 def program(args, folder, flags, data):
     done = subprocess.run([args.tandem, "tokenize", folder, *flags], input=data, capture_output=True)
     if done.returncode != 0:
@@ -57,17 +70,17 @@ def check(folder, what, source, ours, theirs):
 
 def compare_texts(args, folder, hf, texts, special):
     flags = ["--add-special"] if special else []
+    theirs = [e.ids for e in asked(hf.encode_batch, texts, add_special_tokens=special)]
     ours = jsonl(args, folder, flags, "text", "tokens", texts)
-    theirs = [e.ids for e in hf.encode_batch(texts, add_special_tokens=special)]
     for text, a, b in zip(texts, ours, theirs):
         check(folder, "encoding", text, a, b)
     return theirs
 
 
 def compare_decoding(args, folder, hf, lists):
-    ours = jsonl(args, folder, ["--decode"], "tokens", "text", lists)
-    for ids, a in zip(lists, ours):
-        check(folder, "decoding", ids, a, hf.decode(ids, skip_special_tokens=False))
+    theirs = [asked(hf.decode, ids, skip_special_tokens=False) for ids in lists]
+    for ids, a, b in zip(lists, jsonl(args, folder, ["--decode"], "tokens", "text", lists), theirs):
+        check(folder, "decoding", ids, a, b)
 
 
 def random_ids(r, hf, count):
@@ -106,6 +119,14 @@ def compare_folder(args, folder):
           f"{sum(map(len, ids))} ids, {len(ids) + len(lists)} decodings: 0 differences", flush=True)
 
 
+def ambiguous(description, hf):
+    """Two added tokens with one normal form: the library's choice between them differs from run to run."""
+    forms = [t["content"] for t in description["added_tokens"] if t["normalized"]]
+    if hf.normalizer:
+        forms = [hf.normalizer.normalize_str(form) for form in forms]
+    return len(set(forms)) < len(forms) or "" in forms
+
+
 def compare_small(args, count):
     refused = 0
     for i in range(count):
@@ -116,8 +137,10 @@ def compare_small(args, count):
             with open(path, "w", encoding="utf-8") as f:
                 json.dump(description, f)
             try:
-                hf = reference(folder)
-            except Exception:  # a combination that the library refuses is no case
+                hf = asked(reference, folder)
+                if ambiguous(description, hf):
+                    raise Unfit("ambiguous")
+            except Unfit:
                 refused += 1
                 continue
             texts = [small.text(r) for _ in range(40)]
@@ -125,10 +148,12 @@ def compare_small(args, count):
                 compare_texts(args, folder, hf, texts, True)
                 ids = compare_texts(args, folder, hf, texts, False)
                 compare_decoding(args, folder, hf, ids + random_ids(r, hf, 40))
+            except Unfit:
+                refused += 1
             except Different as e:
                 raise Different(f"random file {i} of seed {args.seed}: {json.dumps({k: v for k, v in description.items() if k != 'model'})}\n"
                                 f"model {json.dumps({k: v for k, v in description['model'].items() if k not in ('vocab', 'merges')})}\n{e}") from e
-    print(f"{count - refused} random tokenizer.json files, 40 texts and 80 decodings each: 0 differences")
+    print(f"{count - refused} random tokenizer.json files, 40 texts and 80 decodings each: 0 differences ({refused} refused by the library)")
 
 
 def main():
