@@ -107,12 +107,12 @@ test: ## set up, build with -Werror, and run every suite (about 30 minutes on tw
 	@$(MAKE) --no-print-directory -s -j$(JOBS) WERROR=1 programs
 	@$(MAKE) --no-print-directory -s -j$(JOBS) WERROR=1 SAN=asan programs
 	@$(MAKE) --no-print-directory -s -j$(JOBS) WERROR=1 SAN=tsan programs
-	@bash tests/run.sh layers unit check mutation e2e fuzz model-check asan tsan python
+	@bash tests/run.sh layers unit sim check mutation e2e fuzz model-check asan tsan python
 
 quick: ## the suites that a change is tried against while writing it (about a minute)
 	@sh tools/deps.sh test
 	@$(MAKE) --no-print-directory -s -j$(JOBS) WERROR=1 programs
-	@bash tests/run.sh layers unit check
+	@bash tests/run.sh layers unit sim check
 
 check: $(CHECK) ## every op of every instruction set against the C reference and a double-precision oracle
 	@bash tests/run.sh check

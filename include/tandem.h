@@ -142,8 +142,8 @@ struct tandem_request {
 /* Queues a request; the same request gives the same tokens whatever runs beside it. BAD_INPUT: empty prompt, id out of range, prompt
  * longer than the context, parameter out of range. NO_ROOM: it could never fit into the KV cache. BUSY: the queue is full. */
 TANDEM_API int tandem_submit(struct tandem *engine, const struct tandem_request *request, uint64_t *id, struct tandem_error *err);
-/* Any thread. Queued, running or in a step: the request ends with CANCELLED at the next tandem_step and gives no token more. Non-zero:
- * it is over or never was. */
+/* Any thread. Queued, running or in a step: the request ends with CANCELLED at the next tandem_step and gives no token more, unless the
+ * step in flight was just ending it otherwise. Non-zero: it is over or never was. */
 TANDEM_API int tandem_cancel(struct tandem *engine, uint64_t id);
 
 enum tandem_finish { TANDEM_RUNNING, TANDEM_STOP, TANDEM_LENGTH, TANDEM_CANCELLED, TANDEM_FAILED, TANDEM_TIMEOUT };
