@@ -55,8 +55,8 @@ static void cpu_close(struct device *base)
 	free(device);
 }
 
-/* Threads are bound where there are several memory nodes: there a migrated thread would read across. On one node the
- * system places them better, because it knows what else runs. */
+/* Threads are bound to their cores wherever no core is shared: a rank's memory stays near, and two threads never meet on one core while
+ * another is free. With more threads than cores the system places them. */
 static enum status cpu_partition(int world_size, int threads, const int *ordinals, struct device_options *options, void **storage, struct error *err)
 {
 	(void)ordinals;
@@ -75,7 +75,7 @@ static enum status cpu_partition(int world_size, int threads, const int *ordinal
 			options[r].ordinal = 0;
 			options[r].cores = cores + start[r];
 			options[r].core_count = start[r + 1] - start[r];
-			options[r].pin = topology.nodes > 1 && threads <= topology.count;
+			options[r].pin = threads <= topology.count;
 		}
 		*storage = cores;
 	}
