@@ -903,7 +903,7 @@ def cmd_export(args):
     write("generation_config.json", {"eos_token_id": [end_text, im_end]})
     added = {str(i): {"content": t, "lstrip": False, "normalized": False, "rstrip": False, "single_word": False, "special": True} for i, t in enumerate(SPECIAL)}
     write("tokenizer_config.json", {
-        "add_prefix_space": False, "added_tokens_decoder": added, "additional_special_tokens": SPECIAL[1:], "bos_token": None,
+        "add_prefix_space": False, "added_tokens_decoder": added, "additional_special_tokens": SPECIAL, "bos_token": None,
         "chat_template": CHAT_TEMPLATE, "clean_up_tokenization_spaces": False, "eos_token": IM_END, "model_max_length": CONTEXT, "pad_token": None,
         "tokenizer_class": "PreTrainedTokenizerFast", "unk_token": None})
     with safe_open(out / "model.safetensors", "pt") as f:
@@ -921,7 +921,8 @@ def load_student(path):
     return tokenizer, AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32, attn_implementation="eager").eval()
 
 
-GOLDEN_STORIES = ["Once upon a time", "The little dog", "The king was angry because", "One day, a girl named Lily found a key in the garden.", "It was a rainy day. Tom sat at the window and",
+GOLDEN_STORIES = ["Once upon a time", "Once upon a time, there was a little girl named Lily.", "The little dog", "The king was angry because",
+                  "One day, a girl named Lily found a key in the garden.", "It was a rainy day. Tom sat at the window and",
                   "Ben and Mia were best friends.", "The old bear was sad because", "In spring, Grandma gave Anna a small seed."]
 GOLDEN_CHATS = ["Hello!", "Tell me a short story about a fox.", "What does a cow eat?", "Who are you?", "What is the capital of France?", "Count to five.",
                 "Why is it good to read a book?"]
