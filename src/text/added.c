@@ -258,6 +258,7 @@ static enum status find(const struct added *added, struct pattern_scratch *scrat
 		int32_t found = trie_longest(trie, walk->text + at, walk->n - at, &length);
 		walk->next = at + (found >= 0 ? length : 1);
 		if (found < 0) continue;
+		if (walk->plain && added->tokens[found].special) continue;
 		bool touches = false;
 		if (added->tokens[found].single_word) TRY(touches_word(added, scratch, walk, at, at + length, &touches, err));
 		if (touches) continue;

@@ -54,9 +54,10 @@ bool added_is_special(const struct added *added, int32_t id);
 /* What the decoders get for the token: its text, or its normal form where that is what is looked for. NULL: not here. */
 const char *added_text(const struct added *added, int32_t id, size_t *n);
 
-/* A walk over text[0..n): stretches of text and tokens in turn. Start from {.trie, .text, .n}. */
+/* A walk over text[0..n): stretches of text and tokens in turn. Start from the first four members. */
 struct added_walk {
 	const struct trie *trie;
+	bool plain; /* special tokens are stepped over as ordinary text */
 	const char *text;
 	size_t n;
 	size_t next;     /* where the search goes on */
