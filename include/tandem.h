@@ -41,7 +41,7 @@ struct tandem_options {
 	int context;           /* tokens per sequence; min(the model's, 8192) */
 	int prefill_chunk;     /* most rows of one step; 512 */
 	int max_sequences;     /* running at once; 8 */
-	int64_t kv_tokens;     /* tokens of KV in all; context rounded up to blocks, times what fits below */
+	int64_t kv_tokens;     /* tokens of KV for all sequences together; one full context */
 	int kv_block_tokens;   /* 32; a multiple of 16 */
 	uint64_t kv_shuffle;   /* tests: non-zero permutes each rank's physical blocks differently */
 	bool random_weights;   /* ignore weight files */

@@ -1,15 +1,15 @@
 /* `tandem bench step`: median time of one decode step of B sequences, and of one prefill of T tokens, against the bytes and the
  * arithmetic that they cannot avoid. Prompts are invented, so that random weights will do. */
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "apps/measure.h"
 #include "apps/session.h"
 #include "base/clock.h"
 #include "base/mem.h"
 #include "base/rng.h"
-#include "model/plan.h"
+#include "model/shard.h"
 
 #define WARM_STEPS 3
 
@@ -24,18 +24,6 @@ struct bench {
 	double linear_bytes;    /* weights that one decode step reads: linears and LM head */
 	double prefill_flops;   /* 2 N K for each row of each linear, the LM head once */
 };
-
-static int compare_double(const void *a, const void *b)
-{
-	double x = *(const double *)a, y = *(const double *)b;
-	return (x > y) - (x < y);
-}
-
-static double median(double *values, int n)
-{
-	qsort(values, (size_t)n, sizeof *values, compare_double);
-	return n % 2 ? values[n / 2] : (values[n / 2 - 1] + values[n / 2]) / 2;
-}
 
 /* Other tokens for every `stream`, so that no prefix is shared and no cache helps. */
 static void invent_prompt(const struct bench *b, int tokens, uint64_t stream)
@@ -76,7 +64,7 @@ static enum status time_prefill(struct bench *b, struct error *err)
 		TRY(drain(b, err));
 		if (run >= 0) b->times[run] = (double)(clock_ns() - start) / 1e6;
 	}
-	b->prefill_ms = median(b->times, b->settings->repeat);
+	b->prefill_ms = percentile(b->times, b->settings->repeat, 0.5);
 	return STATUS_OK;
 }
 
@@ -100,30 +88,26 @@ static enum status time_decode(struct bench *b, struct error *err)
 	TRY(drain(b, err));
 	if (timed < s->steps)
 		return FAIL(err, NO_ROOM, "bench step: only %d of %d steps had all %d sequences running; use a smaller --batch", timed, s->steps, s->batch);
-	b->decode_ms = median(b->times, timed);
+	b->decode_ms = percentile(b->times, timed, 0.5);
 	return STATUS_OK;
 }
 
 static enum status count_work(struct bench *b, struct error *err)
 {
 	struct model_config config;
-	struct plan_degree degree;
-	struct plan_options options = {.max_rows = b->settings->prefill_chunk, .activation = DTYPE_F32, .kv = DTYPE_F32};
+	struct manifest manifest = {0};
 	TRY(model_config_load(&config, b->settings->model, NULL, err));
-	plan_degree(&degree, &config, 1, &options);
-	for (int i = 0; i < degree.families; i++) {
-		const struct plan_family *f = &degree.family[i];
-		if (!f->runs) continue;
-		double elements = (double)f->count * (double)f->global_n * (double)f->global_k;
+	enum status st = manifest_init(&manifest, &config, err);
+	for (int i = 0; i < manifest.count; i++) {
+		const struct weight *w = &manifest.weights[i];
+		bool head = w->role == WEIGHT_LM_HEAD || (w->role == WEIGHT_EMBED && !manifest_find(&manifest, WEIGHT_LM_HEAD, -1));
+		if (w->dims != 2 || (w->role == WEIGHT_EMBED && !head)) continue;
+		double elements = (double)w->rows * (double)w->cols;
 		b->linear_bytes += elements * (double)dtype_bytes(config.dtype);
-		b->prefill_flops += 2 * elements * (strcmp(f->family, "lm_head") ? b->settings->prefill : 1);
+		b->prefill_flops += 2 * elements * (head ? 1 : b->settings->prefill);
 	}
-	return STATUS_OK;
-}
-
-static double per_second(double amount, double ms)
-{
-	return ms > 0 ? amount / ms * 1000 : 0;
+	manifest_fini(&manifest);
+	return st;
 }
 
 static enum status print_json(const struct bench *b, struct error *err)

@@ -61,22 +61,28 @@ static const char *shape(int64_t n, int64_t k, char text[32])
 	return text;
 }
 
-#define CELL 18
+static const char *tp_name(const struct plan_degree *d, char text[32])
+{
+	snprintf(text, 32, "TP%d", d->world_size);
+	return text;
+}
+
+#define CELL 17
 
 static enum status family_table(const struct plan *plan, struct buf *out, struct error *err)
 {
 	char text[32];
 	const struct plan_degree *first = &plan->degree[0];
-	TRY(buf_printf(out, err, "\n%-18s %-11s %5s  %-*s", "linear [N x K]", "kind", "count", CELL, "global"));
-	for (int d = 0; d < plan->count; d++) TRY(buf_printf(out, err, "TP%-*d", CELL - 2, plan->degree[d].world_size));
+	TRY(buf_printf(out, err, "\n%-18s %-11s %5s%*s", "tensor [N x K]", "kind", "count", CELL, "global"));
+	for (int d = 0; d < plan->count; d++) TRY(buf_printf(out, err, "%*s", CELL, tp_name(&plan->degree[d], text)));
 	for (int i = 0; i < first->families; i++) {
 		const struct plan_family *f = &first->family[i];
 		if (!f->runs) continue;
-		TRY(buf_printf(out, err, "\n%-18s %-11s %5d  %-*s", f->family, f->kind, f->count, CELL, shape(f->global_n, f->global_k, text)));
+		TRY(buf_printf(out, err, "\n%-18s %-11s %5d%*s", f->family, f->kind, f->count, CELL, shape(f->global_n, f->global_k, text)));
 		for (int d = 0; d < plan->count; d++) {
 			const struct plan_degree *degree = &plan->degree[d];
 			bool known = degree->legal && i < degree->families;
-			TRY(buf_printf(out, err, "%-*s", CELL, known ? shape(degree->family[i].local_n, degree->family[i].local_k, text) : "-"));
+			TRY(buf_printf(out, err, "%*s", CELL, known ? shape(degree->family[i].local_n, degree->family[i].local_k, text) : "-"));
 		}
 	}
 	return buf_puts(out, "\n", err);
@@ -117,12 +123,12 @@ static enum status rank_table(const struct plan *plan, struct buf *out, struct e
 {
 	char text[32];
 	TRY(buf_printf(out, err, "\n%-20s", "one rank"));
-	for (int d = 0; d < plan->count; d++) TRY(buf_printf(out, err, "TP%-*d", CELL - 2, plan->degree[d].world_size));
+	for (int d = 0; d < plan->count; d++) TRY(buf_printf(out, err, "%*s", CELL, tp_name(&plan->degree[d], text)));
 	for (int line = 0; line < LINE_COUNT; line++) {
 		if (line == LINE_STATE && !plan->config.gdn.k_heads) continue;
 		TRY(buf_printf(out, err, "\n%-20s", line_names[line]));
 		for (int d = 0; d < plan->count; d++)
-			TRY(buf_printf(out, err, "%-*s", CELL, line_cell(&plan->degree[d], (enum plan_line)line, text)));
+			TRY(buf_printf(out, err, "%*s", CELL, line_cell(&plan->degree[d], (enum plan_line)line, text)));
 	}
 	TRY(buf_puts(out, "\n", err));
 	for (int d = 0; d < plan->count; d++)

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "apps/measure.h"
 #include "apps/session.h"
 #include "base/clock.h"
 
@@ -156,11 +157,6 @@ static double tpot_ms(const struct run *run)
 	return run->tokens.count > 1 ? (double)(run->last_ns - run->first_ns) / 1e6 / (double)(run->tokens.count - 1) : 0;
 }
 
-static double per_second(double ms)
-{
-	return ms > 0 ? 1000 / ms : 0;
-}
-
 static json_t *id_array(const struct token_list *list)
 {
 	json_t *array = json_array();
@@ -175,7 +171,7 @@ static enum status print_json(struct run *run, struct error *err)
 	json_t *object = json_pack("{s:s,s:o,s:o,s:o,s:s,s:i,s:i,s:f,s:f,s:f}", "model", run->settings->model, "prompt_tokens",
 	                           id_array(&run->prompt), "tokens", id_array(&run->tokens), "text", text, "finish_reason",
 	                           finish_name(run->finish), "prompt_count", (int)run->prompt.count, "count", (int)run->tokens.count, "ttft_ms",
-	                           ttft_ms(run), "tpot_ms", tpot_ms(run), "tokens_per_s", per_second(tpot_ms(run)));
+	                           ttft_ms(run), "tpot_ms", tpot_ms(run), "tokens_per_s", per_second(1, tpot_ms(run)));
 	json_t *sampling = json_pack("{s:f,s:i,s:f,s:f,s:f,s:I}", "temperature", p->temperature, "top_k", p->top_k, "top_p", p->top_p, "min_p",
 	                             p->min_p, "repeat_penalty", p->repetition_penalty, "seed", (json_int_t)p->seed);
 	if (object) json_object_set_new(object, "sampling", sampling);
@@ -191,7 +187,7 @@ static void print_summary(const struct run *run)
 	const struct tandem_info *info = &run->session.info;
 	char a[24], b[24], c[24], d[24], e[24], f[24];
 	fprintf(stderr, "\n%zu prompt tokens, %zu generated (%s); TTFT %.1f ms, TPOT %.2f ms, %.1f tok/s; loaded in %.0f ms\n", run->prompt.count,
-	        run->tokens.count, finish_name(run->finish), ttft_ms(run), tpot_ms(run), per_second(tpot_ms(run)), info->load_ms);
+	        run->tokens.count, finish_name(run->finish), ttft_ms(run), tpot_ms(run), per_second(1, tpot_ms(run)), info->load_ms);
 	fprintf(stderr, "%s (%s), %d rank%s, %d thread%s, lm-head %s, %d collectives a step\n", info->device, info->isa, info->world_size,
 	        info->world_size == 1 ? "" : "s", info->threads, info->threads == 1 ? "" : "s", info->lm_head, info->collectives_per_step);
 	for (int r = 0; r < info->world_size; r++) {

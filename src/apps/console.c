@@ -44,7 +44,8 @@ enum status output_json(json_t *object, struct error *err)
 int output_finish(void)
 {
 	errno = 0;
-	if (fflush(stdout) && !process.write_error) process.write_error = errno ? errno : EIO;
+	bool failed = fflush(stdout) || ferror(stdout);
+	if (failed && !process.write_error) process.write_error = errno ? errno : EIO;
 	return process.write_error;
 }
 

@@ -27,7 +27,7 @@ static void print_error(struct error *err)
 static bool in_family(const struct command *command, const char *family)
 {
 	size_t n = strlen(family);
-	return command->run && !strncmp(command->name, family, n) && command->name[n] == ' ';
+	return !strncmp(command->name, family, n) && command->name[n] == ' ';
 }
 
 /* Commands whose name starts the arguments. *used: words of the name. */
@@ -37,10 +37,10 @@ static const struct command *find_command(int argc, char **argv, int *used)
 	if (argc > 1) {
 		snprintf(pair, sizeof pair, "%.30s %.30s", argv[0], argv[1]);
 		for (int i = 0; i < COMMAND_COUNT; i++)
-			if (command_table[i].run && !strcmp(command_table[i].name, pair)) return *used = 2, &command_table[i];
+			if (!strcmp(command_table[i].name, pair)) return *used = 2, &command_table[i];
 	}
 	for (int i = 0; i < COMMAND_COUNT; i++)
-		if (command_table[i].run && !strcmp(command_table[i].name, argv[0])) return *used = 1, &command_table[i];
+		if (!strcmp(command_table[i].name, argv[0])) return *used = 1, &command_table[i];
 	return NULL;
 }
 
@@ -48,7 +48,7 @@ static enum status command_list(const char *family, struct buf *out, struct erro
 {
 	for (int i = 0; i < COMMAND_COUNT; i++) {
 		const struct command *command = &command_table[i];
-		if (!command->run || (family && !in_family(command, family))) continue;
+		if (family && !in_family(command, family)) continue;
 		char left[64];
 		snprintf(left, sizeof left, "  %s %s", command->name, command->operand ? command->operand : "");
 		TRY(buf_printf(out, err, "%-24s%s\n", left, command->summary));
@@ -56,11 +56,11 @@ static enum status command_list(const char *family, struct buf *out, struct erro
 	return STATUS_OK;
 }
 
-static unsigned bits_in_build(const char *family)
+static unsigned bits_of(const char *family)
 {
 	unsigned mask = 0;
 	for (int i = 0; i < COMMAND_COUNT; i++)
-		if (command_table[i].run && (!family || in_family(&command_table[i], family))) mask |= command_table[i].bit;
+		if (!family || in_family(&command_table[i], family)) mask |= command_table[i].bit;
 	return mask;
 }
 
@@ -68,13 +68,13 @@ static enum status help_all(const char *family, struct error *err)
 {
 	struct buf out = {0};
 	enum status st;
-	TRY_GOTO(buf_printf(&out, err, "Usage: tandem %s [options]\n\n", family ? family : "COMMAND MODEL"), end);
+	TRY_GOTO(buf_printf(&out, err, "Usage: tandem %s [MODEL] [options]\n\n", family ? family : "COMMAND"), end);
 	if (!family) TRY_GOTO(buf_puts(&out, "Runs one large language model on several devices by tensor parallelism.\n\nCommands\n", err), end);
 	TRY_GOTO(command_list(family, &out, err), end);
 	TRY_GOTO(buf_puts(&out, "\nOptions; tandem COMMAND --help lists those of one command. [default unit]\n", err), end);
-	TRY_GOTO(options_help(&settings_table, bits_in_build(family), &out, err), end);
+	TRY_GOTO(options_help(&settings_table, bits_of(family), &out, err), end);
 	TRY_GOTO(buf_puts(&out, "\nExit codes: 0 ok, 2 usage, 3 bad input, 4 no room, 5 group aborted, 6 device fault, 130 interrupted\n", err), end);
-	fputs(out.data, stdout);
+	st = output_write(out.data, out.size, err);
 end:
 	buf_fini(&out);
 	return st;
@@ -87,7 +87,7 @@ static enum status help_command(const struct command *command, struct error *err
 	TRY_GOTO(buf_printf(&out, err, "Usage: tandem %s%s%s [options]\n\n%c%s.\n", command->name, command->operand ? " " : "",
 	                    command->operand ? command->operand : "", command->summary[0] - 'a' + 'A', command->summary + 1), end);
 	TRY_GOTO(options_help(&settings_table, command->bit, &out, err), end);
-	fputs(out.data, stdout);
+	st = output_write(out.data, out.size, err);
 end:
 	buf_fini(&out);
 	return st;
@@ -99,7 +99,7 @@ static enum status unknown_command(const char *name, struct error *err)
 	for (int i = 0; i < COMMAND_COUNT; i++) family |= in_family(&command_table[i], name);
 	if (family) return FAIL(err, USAGE, "%s: what to do is missing; see tandem %s --help", name, name);
 	for (int i = 0; i < COMMAND_COUNT; i++)
-		if (command_table[i].run && edit_near(name, command_table[i].name))
+		if (edit_near(name, command_table[i].name))
 			return FAIL(err, USAGE, "%.40s: unknown command; did you mean %s? See tandem --help", name, command_table[i].name);
 	if (name[0] == '-') return FAIL(err, USAGE, "%.40s: options come after the command; see tandem --help", name);
 	return FAIL(err, USAGE, "%.40s: unknown command; see tandem --help", name);
@@ -110,17 +110,20 @@ static bool is_help(const char *argument)
 	return !strcmp(argument, "--help") || !strcmp(argument, "-h");
 }
 
+static enum status print_version(struct error *err)
+{
+	static const char text[] = "tandem " TANDEM_VERSION "\n";
+	return output_write(text, sizeof text - 1, err);
+}
+
 /* Requests that need no command. *done: answered. */
 static enum status before_command(int argc, char **argv, bool *done, struct error *err)
 {
 	*done = true;
 	if (argc == 0) return FAIL(err, USAGE, "command: missing; see tandem --help");
 	if (is_help(argv[0])) return help_all(NULL, err);
-	if (!strcmp(argv[0], "--version")) {
-		printf("tandem %s\n", TANDEM_VERSION);
-		return STATUS_OK;
-	}
-	if (argc > 1 && is_help(argv[1]) && bits_in_build(argv[0])) return help_all(argv[0], err);
+	if (!strcmp(argv[0], "--version")) return print_version(err);
+	if (argc > 1 && is_help(argv[1]) && bits_of(argv[0])) return help_all(argv[0], err);
 	*done = false;
 	return STATUS_OK;
 }
@@ -135,7 +138,7 @@ static enum status run_command(const struct command *command, int argc, char **a
 	if (settings.help) {
 		st = help_command(command, err);
 	} else if (settings.version) {
-		printf("tandem %s\n", TANDEM_VERSION);
+		st = print_version(err);
 	} else if (command->operand && !operands.count) {
 		st = FAIL(err, USAGE, "%s: %s is missing; give a model folder, as in tandem %s models/demo", command->name, command->operand,
 		          command->name);

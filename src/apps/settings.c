@@ -8,6 +8,8 @@
 
 /* Commands that open an engine. */
 #define ENGINE (COMMAND_RUN | COMMAND_LOGITS | COMMAND_VERIFY | COMMAND_BENCH_STEP)
+/* Commands that open devices: engines, and benchmarks that use the devices directly. */
+#define DEVICES (ENGINE | COMMAND_BENCH_GEMM | COMMAND_BENCH_COLLECTIVE | COMMAND_BENCH_PEAK)
 #define TOKENS_MAX 16777216.0
 #define EXACT_MAX 9007199254740992.0 /* 2^53: whole numbers up to here survive JSON */
 
@@ -50,20 +52,20 @@ static const struct option rows[] = {
 	{.name = "tp", .type = OPTION_INT, .argument = "P", .group = "Ranks and devices", AT(tp), .initial = "1", .unit = "ranks",
 	 .commands = ENGINE & ~COMMAND_VERIFY, .help = "tensor-parallel world size", .min = 1, .max = 64},
 	{.name = "tp", .type = OPTION_INT, .argument = "P", .group = "Ranks and devices", AT(tp), .initial = "2", .unit = "ranks",
-	 .commands = COMMAND_VERIFY, .help = "world size to compare with one rank", .min = 1, .max = 64},
+	 .commands = COMMAND_VERIFY | COMMAND_BENCH_COLLECTIVE, .help = "world size to compare with one rank, or to measure", .min = 1, .max = 64},
 	{.name = "tp", .type = OPTION_INTS, .argument = "1,2,4,8", .group = "Ranks and devices", AT(degrees), .initial = "1,2,4,8", .unit = "ranks",
-	 .commands = COMMAND_PLAN, .help = "world sizes to plan", .min = 1, .max = 64},
+	 .commands = COMMAND_PLAN | COMMAND_BENCH_GEMM, .help = "world sizes to plan, or to measure one rank of", .min = 1, .max = 64},
 	{.name = "device", .type = OPTION_TEXT, .argument = "NAME", .group = "Ranks and devices", AT(device), .initial = "cpu",
-	 .commands = ENGINE, .help = "kind of device"},
+	 .commands = DEVICES & ~COMMAND_BENCH_PEAK, .help = "kind of device"},
 	{.name = "devices", .type = OPTION_INTS, .argument = "0,1", .group = "Ranks and devices", AT(devices), .absent = "0,1,... up to P-1",
-	 .commands = ENGINE, .help = "device of each rank, in rank order", .min = 0, .max = 1023},
+	 .commands = DEVICES & ~COMMAND_BENCH_PEAK, .help = "device of each rank, in rank order", .min = 0, .max = 1023},
 	{.name = "device-memory", .type = OPTION_BYTES, .argument = "64GiB", .group = "Ranks and devices", AT(device_memory),
 	 .absent = "not known; the KV room is then not given", .commands = COMMAND_PLAN, .help = "memory of one device"},
 	{.name = "target", .type = OPTION_TEXT, .argument = "T", .group = "Ranks and devices", AT(target), .commands = COMMAND_PLAN},
 	{.name = "threads", .type = OPTION_INT, .argument = "N", .group = "Ranks and devices", AT(threads), .absent = "the cores this process may use",
-	 .commands = ENGINE | COMMAND_BENCH_PEAK, .help = "CPU threads of all ranks together", .min = 1, .max = 1024},
+	 .commands = DEVICES, .help = "CPU threads of all ranks together", .min = 1, .max = 1024},
 	{.name = "isa", .type = OPTION_CHOICE, .argument = "auto|avx512|avx2|c", .group = "Ranks and devices", AT(isa), .initial = "auto",
-	 .commands = ENGINE, .help = "CPU instruction set; the results are the same bits"},
+	 .commands = DEVICES, .help = "CPU instruction set; the results are the same bits"},
 
 	{.name = "context", .type = OPTION_INT, .argument = "N", .group = "Engine", AT(context), .absent = "the model's, at most 8192 tokens",
 	 .commands = ENGINE & ~COMMAND_BENCH_STEP, .help = "longest sequence, prompt and answer", .min = 1, .max = TOKENS_MAX},
@@ -74,7 +76,7 @@ static const struct option rows[] = {
 	{.name = "random-weights", .type = OPTION_U64, .argument = "SEED", .group = "Engine", AT(random_weights), .absent = "off",
 	 .commands = ENGINE, .help = "invent the weights; MODEL needs config.json only", .min = 0, .max = EXACT_MAX},
 	{.name = "timeout", .type = OPTION_INT, .argument = "MS", .group = "Engine", AT(timeout_ms), .initial = "30000", .unit = "ms",
-	 .commands = ENGINE, .help = "longest wait of one rank for another", .min = 1, .max = 86400000},
+	 .commands = ENGINE | COMMAND_BENCH_GEMM | COMMAND_BENCH_COLLECTIVE, .help = "longest wait of one rank for another", .min = 1, .max = 86400000},
 	{.name = "fault", .type = OPTION_TEXT, .argument = "SPEC", .group = "Engine", AT(fault), .commands = ENGINE,
 	 .help = "make a rank fail: rank=N,at=POINT,seq=N[,kind=error|oom|stall:MS|exit]"},
 	{.name = "whitelist", .type = OPTION_TEXT, .argument = "F", .group = "Engine", AT(whitelist), .commands = ENGINE,
@@ -91,8 +93,20 @@ static const struct option rows[] = {
 	{.name = "repeat", .type = OPTION_INT, .argument = "N", .group = "Measurement", AT(repeat), .initial = "3", .unit = "runs",
 	 .commands = COMMAND_BENCH_STEP, .help = "prefills to time", .min = 1, .max = 1000},
 
+	{.name = "rows", .type = OPTION_INTS, .argument = "T,...", .group = "Measurement", AT(rows), .initial = "1,4,16,32,128,512", .unit = "tokens",
+	 .commands = COMMAND_BENCH_COLLECTIVE, .help = "token rows of an all-reduce", .min = 1, .max = 65536},
+	{.name = "rows", .type = OPTION_INTS, .argument = "T,...", .group = "Measurement", AT(rows), .initial = "1,16,128", .unit = "tokens",
+	 .commands = COMMAND_BENCH_GEMM, .help = "token rows of a linear", .min = 1, .max = 65536},
+	{.name = "hidden", .type = OPTION_INTS, .argument = "H,...", .group = "Measurement", AT(hidden), .initial = "1024,4096",
+	 .unit = "elements", .commands = COMMAND_BENCH_COLLECTIVE, .help = "hidden sizes", .min = 1, .max = 1048576},
+	{.name = "repeat", .type = OPTION_INT, .argument = "N", .group = "Measurement", AT(repeat), .initial = "200", .unit = "calls",
+	 .commands = COMMAND_BENCH_COLLECTIVE, .help = "calls to time for each shape", .min = 1, .max = 1000000},
+	{.name = "repeat", .type = OPTION_INT, .argument = "N", .group = "Measurement", AT(repeat), .initial = "5", .unit = "calls",
+	 .commands = COMMAND_BENCH_GEMM, .help = "calls to time for each shape", .min = 1, .max = 1000000},
+
 	{.name = "json", .type = OPTION_FLAG, .group = "Output", AT(json),
-	 .commands = COMMAND_RUN | COMMAND_PLAN | COMMAND_VERIFY | COMMAND_BENCH_STEP | COMMAND_BENCH_PEAK, .help = "one JSON object on stdout"},
+	 .commands = COMMAND_RUN | COMMAND_PLAN | COMMAND_VERIFY | COMMAND_BENCH_STEP | COMMAND_BENCH_GEMM | COMMAND_BENCH_COLLECTIVE | COMMAND_BENCH_PEAK,
+	 .help = "one JSON object on stdout"},
 	{.name = "out", .type = OPTION_TEXT, .argument = "F", .group = "Output", AT(out), .commands = COMMAND_LOGITS,
 	 .help = "also write the logits: f32, little endian, [tokens, vocabulary]"},
 	{.name = "verbose", .letter = 'v', .type = OPTION_FLAG, .group = "Output", AT(verbose), .commands = COMMAND_ALL,
@@ -111,7 +125,7 @@ const struct command command_table[COMMAND_COUNT] = {
 
 void settings_init(struct settings *settings, unsigned command)
 {
-	*settings = (struct settings){.temperature = NAN, .top_p = NAN, .min_p = NAN, .repetition_penalty = NAN, .top_k = -1};
+	*settings = (struct settings){.device = "cpu", .temperature = NAN, .top_p = NAN, .min_p = NAN, .repetition_penalty = NAN, .top_k = -1};
 	options_init(&settings_table, command, settings);
 }
 

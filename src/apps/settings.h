@@ -46,6 +46,7 @@ struct settings {
 
 	/* bench */
 	int batch, bench_context, steps, prefill, repeat;
+	struct int_list rows, hidden;
 };
 
 /* X(enumerator, function and file, name, operand or NULL, one line for help) */
@@ -56,6 +57,8 @@ struct settings {
 	X(PLAN, cmd_plan, "plan", "MODEL", "what each rank holds at each world size; reads no weights")       \
 	X(VERIFY, cmd_verify, "verify", "MODEL", "compare a world size with one rank on the same prompts")    \
 	X(BENCH_STEP, cmd_bench_step, "bench step", "MODEL", "time of one decode step and of a prefill")      \
+	X(BENCH_GEMM, cmd_bench_gemm, "bench gemm", "MODEL", "a model's linears: whole, and one rank's part")   \
+	X(BENCH_COLLECTIVE, cmd_bench_collective, "bench collective", NULL, "all-reduce over the ranks of this machine") \
 	X(BENCH_PEAK, cmd_bench_peak, "bench peak", NULL, "what this machine can do: bandwidth, arithmetic")
 
 enum command_index {
@@ -78,9 +81,7 @@ struct command {
 	enum status (*run)(const struct settings *settings, struct error *err);
 };
 
-/* Weak: a command exists if its file is in the build. */
-#define X(code, function, name, operand, summary) \
-	__attribute__((weak)) enum status function(const struct settings *settings, struct error *err);
+#define X(code, function, name, operand, summary) enum status function(const struct settings *settings, struct error *err);
 COMMAND_LIST(X)
 #undef X
 

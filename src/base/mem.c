@@ -34,6 +34,15 @@ void *mem_zalloc(size_t count, size_t size, const char *what, struct error *err)
 	return ptr;
 }
 
+void *mem_zalloc_lines(size_t count, size_t size, const char *what, struct error *err)
+{
+	size_t bytes, rounded;
+	void *ptr = size_mul(count, size, &bytes) && size_add(bytes, 63, &rounded) ? aligned_alloc(64, rounded / 64 * 64 + 64 * !bytes) : NULL;
+	if (ptr) memset(ptr, 0, bytes);
+	else (void)no_memory(count, size, what, err);
+	return ptr;
+}
+
 enum status mem_grow(void **ptr, size_t count, size_t size, const char *what, struct error *err)
 {
 	size_t bytes;

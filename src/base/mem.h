@@ -18,6 +18,8 @@ bool size_add(size_t a, size_t b, size_t *out);
 
 /* Zeroed array of count*size bytes (never NULL for 0). NULL with `err` set (NO_MEMORY, naming `what`) on failure. */
 void *mem_zalloc(size_t count, size_t size, const char *what, struct error *err) NODISCARD;
+/* The same, starting on a cache line: for what holds a struct wait_word. Freed by free(). */
+void *mem_zalloc_lines(size_t count, size_t size, const char *what, struct error *err) NODISCARD;
 /* Grows `*ptr` (NULL is fine) to count*size bytes; on failure *ptr stays valid. New bytes are not zeroed. */
 enum status mem_grow(void **ptr, size_t count, size_t size, const char *what, struct error *err) NODISCARD;
 char *mem_strdup(const char *text, const char *what, struct error *err) NODISCARD;

@@ -2,8 +2,9 @@
  *
  * Why both: a rank's peer usually arrives within microseconds, where a sleep would cost more than the wait; but when a
  * neighbour process holds the peer's core for milliseconds, spinning burns the time that the peer needs. The spin
- * budget is about 20 us. The waker changes the word first, then calls wait_wake. Spurious returns are allowed: the
- * caller loops over its own predicate, which always includes abort.
+ * budget is about 20 us, and after 2 us of it the spinner yields its core between looks. The waker changes what the
+ * caller waits for first, then calls wait_bump. A change of the word says no more than that: the caller looks at its own
+ * predicate, which always includes abort.
  */
 #ifndef TANDEM_BASE_WAIT_H
 #define TANDEM_BASE_WAIT_H

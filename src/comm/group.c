@@ -111,7 +111,7 @@ void group_abort(struct group *group, int rank, const struct error *reason)
 		atomic_store(&group->abort, 1);
 	}
 	pthread_mutex_unlock(&group->lock);
-
+	if (first) wait_bump(&group->turn);
 }
 
 bool group_aborted(const struct group *group)

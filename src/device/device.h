@@ -80,7 +80,8 @@ struct device_ops {
 	enum status (*alloc)(struct device *device, size_t bytes, enum mem_tag tag, const char *what, void **out, struct error *err);
 	void (*free)(struct device *device, void *ptr); /* NULL is fine */
 	void (*report)(const struct device *device, struct mem_report *out); /* any thread */
-	size_t (*free_bytes)(const struct device *device);                   /* what could still be allocated, roughly */
+	size_t (*free_bytes)(const struct device *device);                   /* what could still be allocated, roughly; SIZE_MAX: unknown */
+	bool one_memory; /* all devices of this back end draw on the same memory */
 
 	enum status (*stream_create)(struct device *device, const struct stream_options *options, struct stream **out, struct error *err);
 	void (*stream_destroy)(struct stream *stream);

@@ -5,6 +5,7 @@
 #include "base/clock.h"
 #include "base/mem.h"
 #include "base/rng.h"
+#include "model/plan.h"
 
 /* How often a waiting coordinator looks at heartbeats, interrupts and progress. */
 #define LOOK_MS 20
@@ -135,6 +136,15 @@ static enum status command_all(struct coordinator *c, enum worker_command what, 
 	return STATUS_OK;
 }
 
+static uint64_t need_bytes(const struct coordinator_options *o)
+{
+	struct plan_degree plan;
+	plan_degree(&plan, &o->model->config, o->world_size,
+	            &(struct plan_options){.max_rows = o->rank.limits.max_rows, .activation = DTYPE_F32, .kv = DTYPE_F32});
+	uint64_t kv = (uint64_t)(o->rank.kv.blocks + 1) * (uint64_t)o->rank.kv.block_tokens * plan.kv_per_token;
+	return plan.sharded_bytes + plan.replicated_bytes + plan.scratch_bytes + plan.workspace_bytes + kv;
+}
+
 static void fill_worker(struct coordinator *c, int r, const struct device_options *device)
 {
 	const struct coordinator_options *o = &c->options;
@@ -159,6 +169,7 @@ static void fill_worker(struct coordinator *c, int r, const struct device_option
 	                                            .max_n = max_n > config->vocab_size ? max_n : config->vocab_size, .max_q_heads = shape.q_heads,
 	                                            .max_head_dim = config->head_dim, .max_context = o->rank.max_context};
 	w->timeout_ms = o->timeout_ms;
+	w->need_bytes = need_bytes(o);
 	w->peers = c->ranks;
 	c->ranks[r] = &w->rank;
 }
@@ -168,21 +179,18 @@ enum status coordinator_open(struct coordinator **out, const struct coordinator_
 	*out = NULL;
 	enum status st = STATUS_NO_MEMORY;
 	struct device_options devices[SHARD_MAX_WORLD] = {0};
-	struct coordinator *c = mem_zalloc(1, sizeof *c, "coordinator", err);
+	struct coordinator *c = mem_zalloc_lines(1, sizeof *c, "coordinator", err);
 	if (!c) return st;
 	c->options = *options;
-	c->workers = aligned_alloc(64, (size_t)options->world_size * sizeof *c->workers); /* wait words stand on their own cache lines */
+	c->workers = mem_zalloc_lines((size_t)options->world_size, sizeof *c->workers, "workers", err);
 	c->ranks = mem_zalloc((size_t)options->world_size, sizeof *c->ranks, "ranks", err);
-	if (!c->workers || !c->ranks) {
-		st = FAIL(err, NO_MEMORY, "coordinator: no memory for %d ranks", options->world_size);
-		goto fail;
-	}
-	for (int r = 0; r < options->world_size; r++) c->workers[r] = (struct worker){0};
+	if (!c->workers || !c->ranks) goto fail;
 	TRY_GOTO(options->ops->partition(options->world_size, options->threads, options->ordinals, devices, &c->partition, err), fail);
 	for (int r = 0; r < options->world_size; r++) fill_worker(c, r, &devices[r]);
 	TRY_GOTO(new_group(c, err), fail);
 	for (int r = 0; r < options->world_size; r++) TRY_GOTO(worker_start(&c->workers[r], err), fail);
 	TRY_GOTO(command_all(c, WORKER_OPEN, err), fail);
+	c->options.progress = NULL; /* loading is over */
 	*out = c;
 	return STATUS_OK;
 fail:

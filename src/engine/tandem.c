@@ -143,7 +143,7 @@ static enum status open_model(struct tandem *t, const struct tandem_options *o, 
 	return loader_check(m, err);
 }
 
-/* Context and KV size, and whether weights and KV fit at all, before anything big is allocated. */
+/* Context and KV size. Whether they fit is for the ranks to say: each looks at its device before it allocates. */
 static enum status size_memory(struct tandem *t, const struct tandem_options *o, struct error *err)
 {
 	const struct model_config *c = &t->model.config;
@@ -151,7 +151,7 @@ static enum status size_memory(struct tandem *t, const struct tandem_options *o,
 	t->context = o->context ? o->context : longest < DEFAULT_CONTEXT ? longest : DEFAULT_CONTEXT;
 	TRY(between("context", t->context, 1, longest, err));
 	int64_t tokens = o->kv_tokens ? o->kv_tokens : t->context;
-	TRY(between("kv tokens", tokens, t->block_tokens, (int64_t)1 << 30, err));
+	TRY(between("kv tokens", tokens, 1, (int64_t)1 << 30, err));
 	t->kv_blocks = (int)((tokens + t->block_tokens - 1) / t->block_tokens);
 	return STATUS_OK;
 }

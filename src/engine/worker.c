@@ -18,12 +18,24 @@ static enum status join_group(struct worker *w, struct error *err)
 	return comm_host_create(&rank->comm, rank->group, rank->index, rank->device, rank->stream, &w->comm_options, err);
 }
 
+/* Before anything big is allocated: on a machine that overcommits, lack of memory would show as a killed process. */
+static enum status check_room(struct worker *w, struct error *err)
+{
+	struct rank *rank = &w->rank;
+	size_t free_bytes = rank->device->vt->free_bytes(rank->device);
+	uint64_t need = w->need_bytes * (uint64_t)(rank->device->vt->one_memory ? rank->world_size : 1);
+	if (need <= free_bytes) return STATUS_OK;
+	return FAIL(err, NO_ROOM, "memory: %.1f GiB are needed (weights, KV, buffers), %.1f GiB are free; use a smaller --context or model, or more devices",
+	            (double)need / 0x1p30, (double)free_bytes / 0x1p30);
+}
+
 static enum status open_rank(struct worker *w, struct error *err)
 {
 	struct rank *rank = &w->rank;
 	TRY(w->device_ops->open(&rank->device, &w->device_options, err));
 	TRY(rank->device->vt->stream_create(rank->device, &w->stream_options, &rank->stream, err));
-	TRY(join_group(w, err));
+	TRY(check_room(w, err));
+	TRY(join_group(w, err)); /* all meet here: nobody allocates before everybody has looked */
 	TRY(loader_read(rank, err));
 	TRY(meet(rank, err));
 	TRY(loader_share(rank, w->peers, err));

@@ -38,6 +38,7 @@ struct worker {
 	struct comm_options comm_options;
 	struct stream_options stream_options;
 	uint64_t timeout_ms;
+	uint64_t need_bytes; /* weights, KV, scratch and workspace of this rank, planned */
 	struct rank *const *peers; /* all ranks, for sharing weights */
 	_Atomic uint64_t finished; /* generation of the last report */
 	enum status status;        /* of that report */

@@ -103,7 +103,7 @@ static enum status read_family(struct reader *r)
 	if (!r->family) return unknown_model(r, inner);
 	if (!outer) outer = inner;
 	struct model_config *c = r->config;
-	snprintf(c->model_type, sizeof c->model_type, "%s", outer);
+	fields_text(c->model_type, sizeof c->model_type, outer);
 	snprintf(c->tensor_prefix, sizeof c->tensor_prefix, "%s", nested ? "model.language_model." : "model.");
 	if (r->family->cannot_run)
 		snprintf(c->cannot_run, sizeof c->cannot_run, "%s (%s) can be planned but is not run by this version", r->family->type,
@@ -237,9 +237,10 @@ static enum status read_quantisation(struct reader *r)
 		const json_t *found = fields_get(f, keys[i % 2]);
 		if (!found || r->config->cannot_run[0]) continue;
 		const char *method = json_string_value(json_object_get(found, "quant_method"));
+		char text[40];
 		snprintf(r->config->cannot_run, sizeof r->config->cannot_run,
-		         "%s%s (%.40s): quantised weights are not implemented; use the checkpoint in bfloat16, float16 or float32", f->section,
-		         keys[i % 2], method ? method : "no quant_method");
+		         "%s%s (%s): quantised weights are not implemented; use the checkpoint in bfloat16, float16 or float32", f->section,
+		         keys[i % 2], fields_text(text, sizeof text, method ? method : "no quant_method"));
 	}
 	return STATUS_OK;
 }
@@ -520,6 +521,7 @@ enum status model_config_parse(struct model_config *out, const char *json, size_
 	struct reader r = {.config = out, .text = {root, name, ""}, .top = {root, name, ""}, .log = log, .err = err};
 	enum status st = read_all(&r);
 	if (st != STATUS_OK) *out = (struct model_config){0};
+	if (st != STATUS_OK && err) fields_one_line(err->text); /* messages quote strings of the file */
 	json_decref(root);
 	return st;
 }

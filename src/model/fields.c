@@ -8,18 +8,23 @@
 
 #include "base/buf.h"
 
-/* Names and values come from the file: whatever could break the one line of a message becomes '?'. */
-static char *one_line(char *text)
+char *fields_one_line(char *text)
 {
-	for (char *c = text; *c; c++)
+	char *lead = text; /* of the last character */
+	for (char *c = text; *c; c++) {
 		if ((unsigned char)*c < 0x20 || *c == 0x7f) *c = '?';
+		if (((unsigned char)*c & 0xc0) != 0x80) lead = c;
+	}
+	unsigned char first = (unsigned char)*lead;
+	size_t length = first >= 0xf0 ? 4 : first >= 0xe0 ? 3 : first >= 0xc0 ? 2 : first ? 1 : 0;
+	if (strlen(lead) < length) *lead = 0;
 	return text;
 }
 
 const char *fields_text(char *out, size_t size, const char *text)
 {
 	snprintf(out, size, "%s", text);
-	return one_line(out);
+	return fields_one_line(out);
 }
 
 enum status fields_parse(json_t **out, const char *text, size_t n, const char *file, struct error *err)
@@ -30,7 +35,7 @@ enum status fields_parse(json_t **out, const char *text, size_t n, const char *f
 	if (!root) {
 		if (json_error_code(&error) == json_error_out_of_memory) return FAIL(err, NO_MEMORY, "%s: no memory to read it", file);
 		return FAIL(err, BAD_INPUT, "%s: not valid JSON at line %d: %.160s; the file is damaged or incomplete", file, error.line,
-		            one_line(error.text));
+		            fields_one_line(error.text));
 	}
 	if (!json_is_object(root)) {
 		json_decref(root);
@@ -73,7 +78,7 @@ enum status fields_refuse(const struct fields *f, const char *key, const char *e
 	char text[80];
 	describe(text, sizeof text, found);
 	return FAIL(err, BAD_INPUT, "%s: %s%s: expected %s, found %s; correct the file", f->file, f->section, key, expected,
-	            one_line(text));
+	            fields_one_line(text));
 }
 
 enum status fields_need(const struct fields *f, const char *key, const char *expected, struct error *err)

@@ -39,6 +39,9 @@ enum status fields_string(const struct fields *f, const char *key, const char **
 /* BAD_INPUT if absent or null. */
 enum status fields_need(const struct fields *f, const char *key, const char *expected, struct error *err) NODISCARD;
 
+/* Names and values come from a file: whatever could break the one line of a message becomes '?', in place; a UTF-8
+ * character that was cut at the end goes. Returns text. */
+char *fields_one_line(char *text);
 /* `text` for use in a message: at most size - 1 bytes, no control characters. Returns out. */
 const char *fields_text(char *out, size_t size, const char *text);
 /* `file: section.key: expected E, found F`, where F is the value as JSON, shortened. */

@@ -72,17 +72,17 @@ static inline uint32_t bf16_bits(float value)
 
 /* Round to nearest even; |value| < 2, so no overflow. Below 2^-14 the result is subnormal with unit 2^-24: the unit of an f32 in
  * [0.5, 1), so adding 0.5 rounds to it. Both ways are computed and one chosen, for the sake of vectors. */
-static inline uint16_t f16_bits(float value)
+static inline uint32_t f16_bits(float value)
 {
 	uint32_t bits = f32_to_bits(value), sign = bits >> 16 & 0x8000, magnitude = bits & 0x7fffffff;
 	uint32_t subnormal = f32_to_bits(f32_from_bits(magnitude) + 0.5f) - 0x3f000000u;
 	uint32_t normal = (magnitude - 0x38000000u + 0xfffu + (magnitude >> 13 & 1)) >> 13;
-	return (uint16_t)(sign | (magnitude < 0x38800000u ? subnormal : normal));
+	return sign | (magnitude < 0x38800000u ? subnormal : normal);
 }
 
 static inline void store(void *out, int64_t i, enum dtype dtype, float value)
 {
-	uint16_t half = dtype == DTYPE_F16 ? f16_bits(value) : (uint16_t)bf16_bits(value);
+	uint16_t half = (uint16_t)(dtype == DTYPE_F16 ? f16_bits(value) : bf16_bits(value));
 	if (dtype == DTYPE_F32) ((float *)out)[i] = value;
 	else ((uint16_t *)out)[i] = half;
 }
@@ -110,8 +110,8 @@ static void pairs_f16(uint16_t *restrict out, uint64_t key, uint32_t pair, int64
 {
 	for (int64_t i = 0; i < pairs; i++) {
 		uint32_t h = two_columns(key, pair + (uint32_t)i);
-		out[2 * i] = f16_bits(value_of(h & 0xffff, range));
-		out[2 * i + 1] = f16_bits(value_of(h >> 16, range));
+		uint32_t two = f16_bits(value_of(h & 0xffff, range)) | f16_bits(value_of(h >> 16, range)) << 16;
+		memcpy(out + 2 * i, &two, sizeof two);
 	}
 }
 

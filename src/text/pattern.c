@@ -189,7 +189,7 @@ enum status pattern_replace(const struct pattern *pattern, struct pattern_scratc
 {
 	struct pattern_walk walk = {.text = text, .n = n};
 	size_t done = 0;
-	for (;;) {
+	while (n > 0) { /* nothing matches in an empty text, not even an empty match */
 		bool found;
 		size_t start = 0, end = 0;
 		TRY(pattern_next(pattern, scratch, &walk, &found, &start, &end, err));

@@ -105,16 +105,11 @@ int32_t tokenizer_id(const struct tokenizer *tokenizer, const char *text)
 	return id >= 0 ? id : vocab_find(&tokenizer->bpe.vocab, text, n);
 }
 
-static const char *text_of(const struct tokenizer *tokenizer, int32_t id, size_t *n)
-{
-	const char *text = vocab_text(&tokenizer->added.vocab, id, n);
-	return text ? text : vocab_text(&tokenizer->bpe.vocab, id, n);
-}
-
 const char *tokenizer_text(const struct tokenizer *tokenizer, int32_t id)
 {
 	size_t n;
-	return text_of(tokenizer, id, &n);
+	const char *text = vocab_text(&tokenizer->added.vocab, id, &n);
+	return text ? text : vocab_text(&tokenizer->bpe.vocab, id, &n);
 }
 
 bool tokenizer_is_special(const struct tokenizer *tokenizer, int32_t id)
@@ -255,7 +250,8 @@ void detokenizer_destroy(struct detokenizer **detokenizer)
 enum status detokenizer_push(struct detokenizer *detokenizer, int32_t id, struct buf *piece, struct error *err)
 {
 	size_t n;
-	const char *text = text_of(detokenizer->tokenizer, id, &n);
+	const char *text = added_text(&detokenizer->tokenizer->added, id, &n);
+	if (!text) text = vocab_text(&detokenizer->tokenizer->bpe.vocab, id, &n);
 	if (!text || (detokenizer->skip_special && tokenizer_is_special(detokenizer->tokenizer, id))) return STATUS_OK;
 	return decoder_push(&detokenizer->state, text, n, piece, err);
 }

@@ -1,4 +1,4 @@
-/* check.c: the harness of tests/check. `check [--seed N] [--op NAME] [--quick] [--bench]`. */
+/* check.c: the harness of tests/check; main() holds its usage. */
 #include "check/check.h"
 
 #include <inttypes.h>
@@ -8,10 +8,12 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/clock.h"
 #include "base/rng.h"
+#include "device/cpu/cpu.h"
 #include "device/cpu/peak.h"
 
 #define CANARY 0xa5
@@ -209,6 +211,17 @@ static int by_value(const void *a, const void *b)
 	return (x > y) - (x < y);
 }
 
+/* One thread: its processor time, so that neighbours do not count. */
+static bool processor_time;
+
+static double bench_now(void)
+{
+	struct timespec now;
+	if (!processor_time) return (double)clock_ns() * 1e-9;
+	clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+	return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
+}
+
 struct bench_timer bench_run(void (*fn)(void *), void *context)
 {
 	enum { MOST = 400 };
@@ -216,9 +229,9 @@ struct bench_timer bench_run(void (*fn)(void *), void *context)
 	int n = 0;
 	fn(context); /* warm */
 	while (n < MOST && (n < 5 || spent < 0.3)) {
-		uint64_t begin = clock_ns();
+		double begin = bench_now();
 		fn(context);
-		times[n] = (double)(clock_ns() - begin) * 1e-9;
+		times[n] = bench_now() - begin;
 		spent += times[n++];
 	}
 	qsort(times, (size_t)n, sizeof *times, by_value);
@@ -284,48 +297,94 @@ static void run_check(struct check *c, const char *op, void (*fn)(struct check *
 	fflush(stdout);
 }
 
-static int bench(struct check *c)
+struct alone {
+	const struct cpu_kernels *kernels;
+	struct guarded memory;
+	float sink;
+};
+
+static void alone_read(void *context)
+{
+	struct alone *a = context;
+	a->sink += a->kernels->read(a->memory.data, a->memory.bytes / 4);
+}
+
+static void alone_fma(void *context)
+{
+	struct alone *a = context;
+	a->sink += a->kernels->fma(100000);
+}
+
+/* The peaks of one thread in processor time. */
+static void measure_alone(struct check *c)
+{
+	struct alone a = {.kernels = cpu_kernels(c->variant[0].stream), .memory = guarded_alloc((size_t)256 << 20)};
+	madvise(a.memory.map, a.memory.map_bytes, MADV_HUGEPAGE);
+	memset(a.memory.data, 0, a.memory.bytes);
+	c->read_gbps = (double)a.memory.bytes / bench_run(alone_read, &a).median_s * 1e-9;
+	c->fma_gflops = 1e5 * a.kernels->fma_step_flops / bench_run(alone_fma, &a).median_s * 1e-9;
+	printf("peak %s, one thread's processor time: read %.1f GB/s, f32 fma %.1f GFLOP/s\n", a.kernels->name, c->read_gbps, c->fma_gflops);
+	guarded_free(&a.memory);
+}
+
+/* Peaks are measured again for each family: neighbours come and go. */
+static bool measure_peak(struct check *c, const char *isa, int threads)
 {
 	struct cpu_peak peak;
 	struct error err = {0};
-	int cores[2] = {0, 1};
-	long online = sysconf(_SC_NPROCESSORS_ONLN);
-	if (cpu_peak(&(struct device_options){.isa = "auto", .core_count = (int)online, .cores = cores}, &peak, &err) != STATUS_OK) {
+	if (cpu_peak(&(struct device_options){.isa = isa, .core_count = threads}, &peak, &err) != STATUS_OK) {
 		printf("FAIL peak: %s\n", err.text);
-		return 1;
+		return false;
 	}
 	for (int i = 0; i < peak.counts; i++)
-		printf("peak %2d threads: read %6.1f GB/s, f32 fma %7.1f GFLOP/s\n", peak.threads[i], peak.read_gbps[i], peak.fma_gflops[i]);
+		printf("peak %s %2d threads: read %6.1f GB/s, f32 fma %7.1f GFLOP/s\n", isa, peak.threads[i], peak.read_gbps[i], peak.fma_gflops[i]);
 	c->read_gbps = peak.read_gbps[peak.counts - 1];
 	c->fma_gflops = peak.fma_gflops[peak.counts - 1];
+	return true;
+}
+
+static int bench(struct check *c, const char *isa, int threads, const char *only)
+{
+	static const struct { const char *op; void (*fn)(struct check *); } families[] = {
+		{"linear", bench_linear}, {"attention", bench_attention}, {"rows", bench_rows},
+	};
+	if (!threads) threads = (int)sysconf(_SC_NPROCESSORS_ONLN);
+	processor_time = threads == 1;
 	close_variants(c);
 	c->variants = 0;
-	if (!open_variant(c, "auto", (int)online)) return 1;
-	bench_linear(c);
-	bench_attention(c);
-	bench_rows(c);
+	if (!open_variant(c, isa, threads)) return 1;
+	for (size_t i = 0; i < sizeof families / sizeof *families; i++) {
+		if (only && strcmp(only, families[i].op)) continue;
+		if (processor_time) measure_alone(c);
+		else if (!measure_peak(c, isa, threads)) return 1;
+		families[i].fn(c);
+	}
 	return 0;
 }
 
 int main(int argc, char **argv)
 {
 	struct check c = {.seed = 1};
-	const char *only = NULL;
+	const char *only = NULL, *isa = "auto";
+	int threads = 0;
 	bool want_bench = false;
 	for (int i = 1; i < argc; i++) {
 		char *end = NULL;
 		if (!strcmp(argv[i], "--bench")) want_bench = true;
 		else if (!strcmp(argv[i], "--quick")) c.quick = true;
 		else if (!strcmp(argv[i], "--op") && i + 1 < argc) only = argv[++i];
+		else if (!strcmp(argv[i], "--isa") && i + 1 < argc) isa = argv[++i];
+		else if (!strcmp(argv[i], "--threads") && i + 1 < argc && (threads = (int)strtol(argv[i + 1], &end, 10)) > 0 && !*end) i++;
 		else if (!strcmp(argv[i], "--seed") && i + 1 < argc && (c.seed = strtoull(argv[i + 1], &end, 10), *argv[i + 1] && !*end)) i++;
 		else {
-			fprintf(stderr, "usage: check [--seed N] [--op NAME] [--quick] [--bench]\n");
+			fprintf(stderr, "usage: check [--seed N] [--op NAME] [--quick] | check --bench [--op linear|attention|rows] [--isa NAME] [--threads N]\n"
+				"with --threads 1 times are processor time\n");
 			return 2;
 		}
 	}
 	if (!open_variants(&c)) return 1;
 	int rc = 0;
-	if (want_bench) rc = bench(&c);
+	if (want_bench) rc = bench(&c, isa, threads, only);
 	else {
 		printf("seed %" PRIu64 "\n", c.seed);
 #define X(op) run_check(&c, #op, check_##op, only);

@@ -16,4 +16,8 @@ succeeds "bench step" 60 bench step "$golden/llama" --context 32 --steps 8 --pre
 succeeds "bench step, random weights" 60 bench step "$golden/llama/config.json" --random-weights 7 --batch 3 --context 16 --steps 4 --prefill 16 --tp 2 &&
 	ok "bench step, random weights"
 succeeds "bench peak" 60 bench peak --json && ok "bench peak: $(head -c 200 "$out")"
+succeeds "bench collective" 60 bench collective --tp 3 --rows 1,32 --hidden 64 --repeat 20 --json &&
+	ok "bench collective: p50 $(json "$out" results 0 p50_us) us, $(json "$out" results 1 p50_us) us"
+succeeds "bench gemm" 60 bench gemm "$golden/llama" --tp 1,2 --rows 1,16 --json && ok "bench gemm: $(json "$out" results 0 us) us"
+refuses "bench gemm of a degree that is not legal" 3 'tp 2' bench gemm "$golden/llama-9-heads" --tp 2
 finish

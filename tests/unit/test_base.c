@@ -492,7 +492,7 @@ static void test_log(void **state)
 
 int main(void)
 {
-	watchdog(40);
+	watchdog(240);
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_status_table),     cmocka_unit_test(test_error_keeps_the_first), cmocka_unit_test(test_error_text_is_bounded),
 		cmocka_unit_test(test_sizes_overflow),   cmocka_unit_test(test_allocation),            cmocka_unit_test(test_buf),

@@ -599,7 +599,7 @@ static void test_different_calls(void **state)
 
 int main(void)
 {
-	watchdog(40);
+	watchdog(240);
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_split),
 		cmocka_unit_test(test_bits_do_not_depend_on_world_size),

@@ -292,6 +292,7 @@ static void test_refused_by_name(void **state)
 	(void)state;
 	bad(llama, "{\"model_type\":\"mixtral\"}", STATUS_UNSUPPORTED, "\"mixtral\" is not implemented; models that run: llama, mistral, qwen2, qwen3");
 	bad(llama, "{\"model_type\":\"gemma3_text\"}", STATUS_UNSUPPORTED, "gemma3_text");
+	bad(llama, "{\"model_type\":\"two\\nlines\"}", STATUS_UNSUPPORTED, "two?lines");
 	bad(llama, "{\"model_type\":\"remove!\"}", STATUS_BAD_INPUT, "model_type");
 	bad(llama, "{\"hidden_act\":\"gelu_pytorch_tanh\"}", STATUS_UNSUPPORTED, "gelu_pytorch_tanh");
 	bad(llama, "{\"torch_dtype\":\"float8_e4m3fn\"}", STATUS_UNSUPPORTED, "float8_e4m3fn");
@@ -305,6 +306,11 @@ static void test_refused_by_name(void **state)
 	struct model_config c = good(llama, "{\"quantization_config\":{\"quant_method\":\"gptq\",\"bits\":4}}");
 	assert_non_null(strstr(c.cannot_run, "quantization_config (gptq)"));
 	assert_non_null(strstr(good(llama, "{\"quantization_config\":{}}").cannot_run, "quantization_config"));
+	/* cut names stay UTF-8 */
+	c = good(llama, "{\"quantization_config\":{\"quant_method\":\"123456789012345678901234567890123456\xe2\x82\xac\xe2\x82\xac\"}}");
+	assert_non_null(strstr(c.cannot_run, "(123456789012345678901234567890123456\xe2\x82\xac)"));
+	c = good(llama, "{\"quantization_config\":{\"quant_method\":\"1234567890123456789012345678901234567\xe2\x82\xac\"}}");
+	assert_non_null(strstr(c.cannot_run, "(1234567890123456789012345678901234567)"));
 	assert_string_equal(good(llama, "{\"quantization_config\":null}").cannot_run, "");
 	/* at the outer level of a nested config too */
 	assert_non_null(strstr(good("{\"model_type\":\"llava\"}", "{\"quantization_config\":{\"quant_method\":\"fp8\"},\"text_config\":"

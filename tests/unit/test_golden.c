@@ -34,7 +34,8 @@ static void assert_close(const float *got, const float *want, int count, int voc
 {
 	double largest = 0, worst = 0;
 	size_t n = (size_t)count * (size_t)vocab, at = 0;
-	for (size_t i = 0; i < n; i++) largest = fmax(largest, fabs((double)want[i]));
+	for (size_t i = 0; i < n; i++)
+		if (fabs((double)want[i]) > largest) largest = fabs((double)want[i]);
 	for (size_t i = 0; i < n; i++) {
 		double error = fabs((double)got[i] - (double)want[i]);
 		if (error > worst || isnan(got[i])) {

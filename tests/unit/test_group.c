@@ -478,7 +478,7 @@ static void test_exchange(void **state)
 
 int main(void)
 {
-	watchdog(40);
+	watchdog(240);
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_create_refuses),
 		cmocka_unit_test(test_many_generations),

@@ -171,7 +171,7 @@ static void test_bounds(void **state)
 
 int main(void)
 {
-	watchdog(40);
+	watchdog(240);
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_spans_tile_any_range),
 		cmocka_unit_test(test_spans_by_hand),

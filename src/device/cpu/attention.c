@@ -1,8 +1,9 @@
 /* attention.c: the key/value cache and causal attention over it.
  *
- * Cache layout, F32: [layer][block][kv head] { K [D][block_tokens], V [block_tokens][D rounded up to LANES] }. Keys are transposed
- * so that lanes are positions while scores are computed along d; values are not, so that lanes are d while they are summed along
- * positions. Neither sum then crosses lanes.
+ * Cache layout, F32: [layer][kv head] { K [block][D][block_tokens], V [block][block_tokens][D rounded up to LANES] }. Keys are
+ * transposed so that lanes are positions while scores are computed along d; values are not, so that lanes are d while they are
+ * summed along positions. Neither sum then crosses lanes. A head's blocks lie together, keys apart from values, so that a long
+ * context in neighbouring blocks is two sequential streams (with [block][head] reading was a third as fast).
  *
  * The definition cuts positions into blocks of KV_BLOCK from 0, whatever block_tokens is. Each (row, head, block) gives a maximum, a
  * sum and an unnormalised vector; they are merged in ascending order. A block needs nothing from another, so a long context can
@@ -24,26 +25,32 @@ static int value_width(int head_dim)
 	return (head_dim + LANES - 1) / LANES * LANES;
 }
 
-/* Floats of one head in one block: keys, then values. */
+/* Floats of one head in one block. */
 static size_t key_floats(const struct kv_layout *layout)
 {
 	return (size_t)layout->head_dim * (size_t)layout->block_tokens;
 }
-static size_t head_floats(const struct kv_layout *layout)
+static size_t value_floats(const struct kv_layout *layout)
 {
-	return key_floats(layout) + (size_t)layout->block_tokens * (size_t)value_width(layout->head_dim);
+	return (size_t)layout->block_tokens * (size_t)value_width(layout->head_dim);
 }
 
-static float *head_block(const struct kv_cache *cache, int layer, int64_t block, int head)
+/* Where one head's keys and values of one block lie. */
+struct head_block {
+	float *k, *v;
+};
+
+static struct head_block head_block(const struct kv_cache *cache, int layer, int64_t block, int head)
 {
 	const struct kv_layout *layout = &cache->layout;
-	size_t index = ((size_t)layer * (size_t)layout->blocks + (size_t)block) * (size_t)layout->kv_heads + (size_t)head;
-	return (float *)cache->data + index * head_floats(layout);
+	size_t keys = key_floats(layout), values = value_floats(layout), blocks = (size_t)layout->blocks;
+	float *base = (float *)cache->data + ((size_t)layer * (size_t)layout->kv_heads + (size_t)head) * blocks * (keys + values);
+	return (struct head_block){.k = base + (size_t)block * keys, .v = base + blocks * keys + (size_t)block * values};
 }
 
 size_t cpu_kv_bytes(const struct kv_layout *layout)
 {
-	return (size_t)layout->layers * (size_t)layout->blocks * (size_t)layout->kv_heads * head_floats(layout) * sizeof(float);
+	return (size_t)layout->layers * (size_t)layout->blocks * (size_t)layout->kv_heads * (key_floats(layout) + value_floats(layout)) * sizeof(float);
 }
 
 static enum status check_cache(const struct kv_cache *cache, int layer, const char *what, struct error *err)
@@ -69,12 +76,12 @@ static void kv_write_chunk(void *context, int head, int member)
 	int tokens = layout->block_tokens, width = value_width(layout->head_dim);
 	for (int t = 0; t < args->k.rows; t++) {
 		int32_t slot = args->kv_slot[t];
-		float *base = head_block(args->cache, args->layer, slot / tokens, head);
+		struct head_block to = head_block(args->cache, args->layer, slot / tokens, head);
 		const float *k = cpu_row(&args->k, t) + (size_t)head * layout->head_dim;
 		const float *v = cpu_row(&args->v, t) + (size_t)head * layout->head_dim;
-		float *key = base + slot % tokens;
+		float *key = to.k + slot % tokens;
 		for (int d = 0; d < layout->head_dim; d++) key[(size_t)d * tokens] = k[d];
-		memcpy(base + key_floats(layout) + (size_t)(slot % tokens) * width, v, (size_t)layout->head_dim * sizeof *v);
+		memcpy(to.v + (size_t)(slot % tokens) * width, v, (size_t)layout->head_dim * sizeof *v);
 	}
 }
 
@@ -105,6 +112,7 @@ struct attention_job {
 	int group;   /* query heads that share a KV head */
 	int units;   /* of all sequences */
 	int blocks;  /* KV_BLOCKs of the longest sequence */
+	int run;     /* split: neighbouring blocks of one chunk */
 };
 
 /* A work unit: pairs [first, first + count) of a sequence, pair i being row i / group and head i % group of the KV head's. */
@@ -121,7 +129,7 @@ static int seq_pairs(const struct attention_job *job, int seq)
 
 static int seq_tiles(const struct attention_job *job, int seq)
 {
-	return (seq_pairs(job, seq) + job->kernels->tile_rows - 1) / job->kernels->tile_rows;
+	return (seq_pairs(job, seq) + job->kernels->attend_rows - 1) / job->kernels->attend_rows;
 }
 
 /* Fills unit_start and returns the number of units. */
@@ -179,17 +187,18 @@ static void load_queries(const struct attention_job *job, const struct unit *uni
 }
 
 /* Where the groups of positions of KV_BLOCK `block` lie. Only groups with visible positions are looked up: the block table
- * may hold anything elsewhere. */
-static void find_groups(const struct attention_job *job, const struct unit *unit, int block, int lo, int hi, struct attend_args *attend)
+ * may hold anything elsewhere. `limit`: positions from here on are not worth a prefetch. */
+static void find_groups(const struct attention_job *job, const struct unit *unit, int block, int lo, int hi, int limit, struct attend_args *attend)
 {
 	const struct kv_cache *cache = job->args->cache;
 	const int32_t *table = job->args->rows->block_table + (size_t)unit->seq * job->args->rows->max_blocks;
 	int tokens = cache->layout.block_tokens, width = value_width(cache->layout.head_dim);
 	for (int g = lo / KV_GROUP; g <= (hi - 1) / KV_GROUP; g++) {
-		int position = block * KV_BLOCK + g * KV_GROUP;
-		const float *base = head_block(cache, job->args->layer, table[position / tokens], unit->kv_head);
-		attend->k[g] = base + position % tokens;
-		attend->v[g] = base + key_floats(&cache->layout) + (size_t)(position % tokens) * width;
+		int position = block * KV_BLOCK + g * KV_GROUP, next = position + KV_BLOCK;
+		struct head_block here = head_block(cache, job->args->layer, table[position / tokens], unit->kv_head);
+		attend->k[g] = attend->next_k[g] = here.k + position % tokens;
+		attend->v[g] = here.v + (size_t)(position % tokens) * width;
+		if (next < limit) attend->next_k[g] = head_block(cache, job->args->layer, table[next / tokens], unit->kv_head).k + next % tokens;
 	}
 	attend->k_stride = tokens;
 	attend->v_stride = width;
@@ -215,9 +224,9 @@ static bool block_pairs(const struct attention_job *job, const struct unit *unit
 	return *from >= 0;
 }
 
-/* One block for the pairs that see it. acc, max and sum are indexed from *from on. */
-static bool attend_block(const struct attention_job *job, const struct unit *unit, int block, struct cpu_scratch *scratch, int *from, int *to,
-                         struct attend_args *attend)
+/* One block for the pairs that see it. acc, max and sum are indexed from *from on. end: the caller's next blocks are below it. */
+static bool attend_block(const struct attention_job *job, const struct unit *unit, int block, int end, struct cpu_scratch *scratch, int *from,
+                         int *to, struct attend_args *attend)
 {
 	if (!block_pairs(job, unit, block, from, to, attend)) return false;
 	attend->rows = *to - *from;
@@ -231,7 +240,9 @@ static bool attend_block(const struct attention_job *job, const struct unit *uni
 		if (attend->lo[i] < lo) lo = attend->lo[i];
 		if (attend->hi[i] > hi) hi = attend->hi[i];
 	}
-	find_groups(job, unit, block, lo, hi, attend);
+	int last_lo, last_hi;
+	pair_range(job, unit, unit->count - 1, &last_lo, &last_hi);
+	find_groups(job, unit, block, lo, hi, last_hi < end * KV_BLOCK ? last_hi : end * KV_BLOCK, attend);
 	job->kernels->attend(attend);
 	return true;
 }
@@ -291,7 +302,7 @@ static void unit_chunk(void *context, int chunk, int member)
 	struct attend_args attend = {.max = max, .sum = sum};
 	for (int block = first; block < end; block++) {
 		int from, to;
-		if (!attend_block(job, &unit, block, scratch, &from, &to, &attend)) continue;
+		if (!attend_block(job, &unit, block, end, scratch, &from, &to, &attend)) continue;
 		for (int i = from; i < to; i++)
 			merge_block(job->kernels, &running[i], attend.acc + (size_t)(i - from) * TILE_STRIDE, max[i - from], sum[i - from], width);
 	}
@@ -301,7 +312,7 @@ static void unit_chunk(void *context, int chunk, int member)
 /* Partial of (unit, pair, block): acc, with max and sum behind it (TILE_STRIDE leaves room). */
 static float *partial_of(const struct attention_job *job, int unit, int pair, int block)
 {
-	int64_t index = ((int64_t)unit * job->kernels->tile_rows + pair) * job->blocks + block;
+	int64_t index = ((int64_t)unit * job->kernels->attend_rows + pair) * job->blocks + block;
 	return job->stream->partial + index * TILE_STRIDE;
 }
 
@@ -309,20 +320,26 @@ static void split_chunk(void *context, int chunk, int member)
 {
 	const struct attention_job *job = context;
 	struct cpu_scratch *scratch = &job->stream->scratch[member];
-	int index = chunk / job->blocks, block = chunk % job->blocks, first, end;
+	int runs = (job->blocks + job->run - 1) / job->run, index = chunk / runs, first, end;
 	struct unit unit = find_unit(job, index);
 	unit_blocks(job, &unit, &first, &end);
-	if (block < first || block >= end) return;
+	int run_first = chunk % runs * job->run, run_end = run_first + job->run;
+	if (first < run_first) first = run_first;
+	if (end > run_end) end = run_end;
+	if (first >= end) return;
 	load_queries(job, &unit, tile_part(scratch, TILE_QUERY));
 	float max[TILE_MAX_ROWS], sum[TILE_MAX_ROWS];
 	struct attend_args attend = {.max = max, .sum = sum};
-	int from, to, width = value_width(job->args->cache->layout.head_dim);
-	if (!attend_block(job, &unit, block, scratch, &from, &to, &attend)) return;
-	for (int i = from; i < to; i++) {
-		float *partial = partial_of(job, index, i, block);
-		memcpy(partial, attend.acc + (size_t)(i - from) * TILE_STRIDE, (size_t)width * sizeof *partial);
-		partial[MAX_HEAD_DIM] = max[i - from];
-		partial[MAX_HEAD_DIM + 1] = sum[i - from];
+	int width = value_width(job->args->cache->layout.head_dim);
+	for (int block = first; block < end; block++) {
+		int from, to;
+		if (!attend_block(job, &unit, block, end, scratch, &from, &to, &attend)) continue;
+		for (int i = from; i < to; i++) {
+			float *partial = partial_of(job, index, i, block);
+			memcpy(partial, attend.acc + (size_t)(i - from) * TILE_STRIDE, (size_t)width * sizeof *partial);
+			partial[MAX_HEAD_DIM] = max[i - from];
+			partial[MAX_HEAD_DIM + 1] = sum[i - from];
+		}
 	}
 }
 
@@ -385,12 +402,14 @@ enum status cpu_attention(struct stream *base, const struct attention_args *args
 	struct team *team = cpu_team(base);
 	int members = team_members(team);
 	bool split = members > 1 && job.blocks > 1 && job.units < SPLIT_UNITS * members &&
-	             (int64_t)job.units * job.kernels->tile_rows * job.blocks <= stream->partials && (int64_t)job.units * job.blocks <= TEAM_MAX_CHUNKS;
+	             (int64_t)job.units * job.kernels->attend_rows * job.blocks <= stream->partials && (int64_t)job.units * job.blocks <= TEAM_MAX_CHUNKS;
 	if (!split) {
 		team_run(team, job.units, unit_chunk, &job);
 		return STATUS_OK;
 	}
-	team_run(team, job.units * job.blocks, split_chunk, &job);
+	job.run = (job.units * job.blocks + 8 * members - 1) / (8 * members);
+	if (job.run > job.blocks) job.run = job.blocks;
+	team_run(team, job.units * ((job.blocks + job.run - 1) / job.run), split_chunk, &job);
 	team_run(team, job.units, merge_chunk, &job);
 	return STATUS_OK;
 }

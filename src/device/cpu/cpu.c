@@ -5,9 +5,9 @@
  */
 #include "device/cpu/cpu.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "base/mem.h"
 #include "device/cpu/topology.h"
@@ -144,16 +144,36 @@ static void cpu_report(const struct device *base, struct mem_report *out)
 	out->peak = atomic_load(&device->peak);
 }
 
+/* A number in a small file of the kernel's, after `key`; SIZE_MAX if it is not there ("max" of a cgroup without a limit too). */
+static size_t kernel_number(const char *path, const char *key)
+{
+	char line[128];
+	unsigned long long value = 0;
+	bool found = false;
+	FILE *file = fopen(path, "r");
+	while (file && !found && fgets(line, sizeof line, file))
+		found = strncmp(line, key, strlen(key)) == 0 && sscanf(line + strlen(key), "%llu", &value) == 1;
+	if (file) fclose(file);
+	return found ? (size_t)value : SIZE_MAX;
+}
+
+/* What the machine could give, page cache included, and no more than the control group still allows. */
 static size_t cpu_free_bytes(const struct device *device)
 {
 	(void)device;
-	long pages = sysconf(_SC_AVPHYS_PAGES), page = sysconf(_SC_PAGESIZE);
-	return pages > 0 && page > 0 ? (size_t)pages * (size_t)page : 0;
+	size_t available = kernel_number("/proc/meminfo", "MemAvailable:");
+	if (available != SIZE_MAX) available *= 1024;
+	size_t limit = kernel_number("/sys/fs/cgroup/memory.max", ""), used = kernel_number("/sys/fs/cgroup/memory.current", "");
+	if (limit != SIZE_MAX && used != SIZE_MAX) {
+		size_t left = limit > used ? limit - used : 0;
+		if (left < available) available = left;
+	}
+	return available;
 }
 
 /* Sizes of the workspace's parts, in floats; each a multiple of 16 so that all parts stay aligned. */
 struct workspace {
-	size_t packed, partial, unit_start, wide, stack, tile, total;
+	size_t packed, partial, unit_start, stack, tile, total;
 };
 
 static size_t round_up(size_t x, size_t unit)
@@ -168,11 +188,10 @@ static struct workspace workspace_size(const struct cpu_stream *stream, int memb
 		.packed = round_up((size_t)o->max_rows * (size_t)o->max_k, 16),
 		.partial = (size_t)stream->partials * TILE_STRIDE,
 		.unit_start = round_up((size_t)o->max_rows + 1, 16),
-		.wide = (size_t)LINEAR_CHUNK_K * PANEL,
 		.stack = (size_t)LINEAR_BLOCK_PANELS * SUMTREE_MAX_DEPTH * (size_t)stream->block_rows * PANEL,
 		.tile = (size_t)4 * TILE_MAX_ROWS * TILE_STRIDE,
 	};
-	size.total = size.packed + size.partial + size.unit_start + (size.wide + size.stack + size.tile) * (size_t)members;
+	size.total = size.packed + size.partial + size.unit_start + (size.stack + size.tile) * (size_t)members;
 	return size;
 }
 
@@ -218,7 +237,7 @@ static enum status cpu_stream_create(struct device *device, const struct stream_
 	stream->partial = carve(&at, size.partial);
 	stream->unit_start = (int *)carve(&at, size.unit_start);
 	for (int i = 0; i < members; i++)
-		stream->scratch[i] = (struct cpu_scratch){.wide = carve(&at, size.wide), .stack = carve(&at, size.stack), .tile = carve(&at, size.tile)};
+		stream->scratch[i] = (struct cpu_scratch){.stack = carve(&at, size.stack), .tile = carve(&at, size.tile)};
 	*out = &stream->base;
 	return STATUS_OK;
 fail:
@@ -272,6 +291,7 @@ const struct device_ops cpu_device_ops = {
 	.alloc = cpu_alloc,
 	.free = cpu_free,
 	.report = cpu_report,
+	.one_memory = true,
 	.free_bytes = cpu_free_bytes,
 	.stream_create = cpu_stream_create,
 	.stream_destroy = cpu_stream_destroy,

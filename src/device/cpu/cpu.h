@@ -24,14 +24,15 @@ struct cpu_device {
 	_Atomic size_t total, peak;
 };
 
-/* Linear: rows of one work item, panels of one work item, k-steps whose widened weights stay in the first-level cache. */
+/* Linear: rows whose tiles stream a whole panel each; beyond that, rows and panels of one work item, and k-steps of a panel that stay in the
+ * first-level cache while all tiles use them (16 KiB in two bytes an element). */
+#define LINEAR_FEW_ROWS 42
 #define LINEAR_BLOCK_ROWS 112
 #define LINEAR_BLOCK_PANELS 4
-#define LINEAR_CHUNK_K 128
+#define LINEAR_CHUNK_K 256
 
 /* What one member needs while it works on a chunk. All 64-byte aligned. */
 struct cpu_scratch {
-	float *wide;  /* [LINEAR_CHUNK_K][PANEL] widened weights */
 	float *stack; /* [LINEAR_BLOCK_PANELS][SUMTREE_MAX_DEPTH][block rows][PANEL] chains in flight */
 	float *tile;  /* attention: 4 x [TILE_MAX_ROWS][TILE_STRIDE]: queries, weights, block result, running result */
 };

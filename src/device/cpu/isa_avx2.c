@@ -1,15 +1,16 @@
 /* isa_avx2.c: the vector kernels for AVX2 with FMA and F16C. Compiled with that instruction set's flags; only its table is visible. */
 #include "device/cpu/vec_avx2.h"
 
-#define ROW_CASES ROW_CASES_3
+#define LINEAR_CASES ROW_CASES_2
+#define ATTEND_CASES ROW_CASES_3
 
 #include "device/cpu/kernels_vec.h"
 
 const struct cpu_kernels cpu_kernels_avx2 = {
 	.name = VEC_NAME,
-	.tile_rows = VEC_TILE_ROWS,
+	.linear_rows = VEC_LINEAR_ROWS,
+	.attend_rows = VEC_ATTEND_ROWS,
 	.chain = {[DTYPE_F32] = chain_f32, [DTYPE_F16] = chain_f16, [DTYPE_BF16] = chain_bf16},
-	.widen = {[DTYPE_F32] = widen_f32, [DTYPE_F16] = widen_f16, [DTYPE_BF16] = widen_bf16},
 	.rms_norm = rms_norm,
 	.rope = rope,
 	.swiglu = swiglu,

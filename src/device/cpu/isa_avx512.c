@@ -1,15 +1,16 @@
 /* isa_avx512.c: the vector kernels for AVX-512 (F, BW, VL, DQ). Compiled with that instruction set's flags; only its table is visible. */
 #include "device/cpu/vec_avx512.h"
 
-#define ROW_CASES ROW_CASES_14
+#define LINEAR_CASES ROW_CASES_14
+#define ATTEND_CASES ROW_CASES_14
 
 #include "device/cpu/kernels_vec.h"
 
 const struct cpu_kernels cpu_kernels_avx512 = {
 	.name = VEC_NAME,
-	.tile_rows = VEC_TILE_ROWS,
+	.linear_rows = VEC_LINEAR_ROWS,
+	.attend_rows = VEC_ATTEND_ROWS,
 	.chain = {[DTYPE_F32] = chain_f32, [DTYPE_F16] = chain_f16, [DTYPE_BF16] = chain_bf16},
-	.widen = {[DTYPE_F32] = widen_f32, [DTYPE_F16] = widen_f16, [DTYPE_BF16] = widen_bf16},
 	.rms_norm = rms_norm,
 	.rope = rope,
 	.swiglu = swiglu,

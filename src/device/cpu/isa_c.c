@@ -34,23 +34,6 @@ static float lane_max(const float lane[LANES])
 	return max[0];
 }
 
-static void widen_f32(float *out, const void *in, size_t n)
-{
-	memcpy(out, in, n * sizeof *out);
-}
-
-static void widen_f16(float *out, const void *in, size_t n)
-{
-	const uint16_t *half = in;
-	for (size_t i = 0; i < n; i++) out[i] = f16_to_f32(half[i]);
-}
-
-static void widen_bf16(float *out, const void *in, size_t n)
-{
-	const uint16_t *half = in;
-	for (size_t i = 0; i < n; i++) out[i] = bf16_to_f32(half[i]);
-}
-
 static void chain_f32(float *acc, const void *w, const float *x, int k, int rows)
 {
 	const float *weight = w;
@@ -60,26 +43,24 @@ static void chain_f32(float *acc, const void *w, const float *x, int k, int rows
 				acc[r * PANEL + j] = fmaf(x[i * rows + r], weight[i * PANEL + j], acc[r * PANEL + j]);
 }
 
-/* The narrow types go through f32 in slices: widening is exact, so this is the same chain. */
-#define SLICE 64
-
+/* The narrow types are widened k-step by k-step: exact, so this is the same chain. */
 static void chain_f16(float *acc, const void *w, const float *x, int k, int rows)
 {
-	float wide[SLICE * PANEL];
-	for (int i = 0; i < k; i += SLICE) {
-		int n = k - i < SLICE ? k - i : SLICE;
-		widen_f16(wide, (const uint16_t *)w + (size_t)i * PANEL, (size_t)n * PANEL);
-		chain_f32(acc, wide, x + (size_t)i * rows, n, rows);
+	const uint16_t *half = w;
+	float wide[PANEL];
+	for (int i = 0; i < k; i++) {
+		for (int j = 0; j < PANEL; j++) wide[j] = f16_to_f32(half[i * PANEL + panel_slot(DTYPE_F16, j)]);
+		chain_f32(acc, wide, x + i * rows, 1, rows);
 	}
 }
 
 static void chain_bf16(float *acc, const void *w, const float *x, int k, int rows)
 {
-	float wide[SLICE * PANEL];
-	for (int i = 0; i < k; i += SLICE) {
-		int n = k - i < SLICE ? k - i : SLICE;
-		widen_bf16(wide, (const uint16_t *)w + (size_t)i * PANEL, (size_t)n * PANEL);
-		chain_f32(acc, wide, x + (size_t)i * rows, n, rows);
+	const uint16_t *half = w;
+	float wide[PANEL];
+	for (int i = 0; i < k; i++) {
+		for (int j = 0; j < PANEL; j++) wide[j] = bf16_to_f32(half[i * PANEL + panel_slot(DTYPE_BF16, j)]);
+		chain_f32(acc, wide, x + i * rows, 1, rows);
 	}
 }
 
@@ -196,9 +177,9 @@ static float fma_run(long steps)
 
 const struct cpu_kernels cpu_kernels_c = {
 	.name = "c",
-	.tile_rows = 4,
+	.linear_rows = 4,
+	.attend_rows = 4,
 	.chain = {[DTYPE_F32] = chain_f32, [DTYPE_F16] = chain_f16, [DTYPE_BF16] = chain_bf16},
-	.widen = {[DTYPE_F32] = widen_f32, [DTYPE_F16] = widen_f16, [DTYPE_BF16] = widen_bf16},
 	.rms_norm = rms_norm,
 	.rope = rope,
 	.swiglu = swiglu,

@@ -17,21 +17,29 @@
 #define PANEL 32             /* outputs of a weight panel: [K][PANEL] elements, a bf16 k-step is one cache line */
 #define KV_BLOCK 256         /* positions whose softmax is one unit of the definition, anchored at position 0 */
 #define KV_GROUP 16          /* positions that are surely in one cache block (block_tokens is a multiple of it) */
-#define TILE_MAX_ROWS 14     /* no table's tile_rows exceeds it */
+#define TILE_MAX_ROWS 14     /* no table's attend_rows exceeds it */
 #define TILE_STRIDE 272      /* floats from one row of an attention tile to the next: 256, and off the cache-set period */
 #define MAX_HEAD_DIM 256
+
+/* Where output `lane` of a panel lies within a k-step. BF16 panels alternate between their halves, so that a shift and a mask of the whole
+ * k-step give 16 consecutive outputs each in f32. */
+static inline int panel_slot(enum dtype dtype, int lane)
+{
+	return dtype == DTYPE_BF16 ? lane % LANES * 2 + lane / LANES : lane;
+}
 
 /* A tile of `rows` query vectors against one block of KV_BLOCK positions of one KV head. Row r sees the positions
  * [lo[r], hi[r]) of the block, lo < hi. Memory of positions that no row sees is not used in any result; that of groups (KV_GROUP
  * positions) that no row sees is not read, and their pointers may be anything. */
 struct attend_args {
-	int rows; /* 1..tile_rows */
+	int rows; /* 1..attend_rows */
 	int head_dim;
 	float scale;
 	const float *q; /* [rows][TILE_STRIDE], head_dim used */
 	int lo[TILE_MAX_ROWS], hi[TILE_MAX_ROWS];
 	const float *k[KV_BLOCK / KV_GROUP]; /* group g: element (d, position i) at d * k_stride + i */
 	const float *v[KV_BLOCK / KV_GROUP]; /* group g: element (position i, d) at i * v_stride + d, d < v_stride */
+	const float *next_k[KV_BLOCK / KV_GROUP]; /* where a group that is wanted next lies, for prefetch only; k[g] where none is */
 	int k_stride, v_stride;              /* v_stride: head_dim rounded up to LANES; the padding is zero */
 	float *p;                            /* [rows][TILE_STRIDE] scratch: scores, then weights */
 	float *max, *sum;                    /* [rows] out */
@@ -51,12 +59,12 @@ struct tree_args {
 
 struct cpu_kernels {
 	const char *name;
-	int tile_rows; /* rows that `chain` and `attend` take at most */
+	int linear_rows; /* rows that `chain` takes at most */
+	int attend_rows; /* rows that `attend` takes at most */
 
-	/* acc[r][j] = fma chain over ascending i of x[i][r] * w[i][j], continued from acc. acc [rows][PANEL], x [k][rows], w [k][PANEL]. */
+	/* acc[r][j] = fma chain over ascending i of x[i][r] * w[i][j], continued from acc. acc [rows][PANEL], x [k][rows], w [k][PANEL]
+	 * with panel_slot(dtype, j) in place of j. */
 	void (*chain[DTYPE_COUNT])(float *acc, const void *w, const float *x, int k, int rows);
-	/* n elements (a multiple of PANEL) to f32. Vector kernels need both 64-byte aligned. */
-	void (*widen[DTYPE_COUNT])(float *out, const void *in, size_t n);
 
 	void (*rms_norm)(float *out, const float *x, const float *weight, int n, float eps); /* out may be x */
 	void (*rope)(float *x, const float *cosine, const float *sine, int half);             /* pairs (i, i + half) */

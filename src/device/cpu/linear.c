@@ -1,12 +1,13 @@
 /* linear.c: weights in panels, and y = x W^T for any number of rows with one order of summation.
  *
- * Layout: [ceil(n / PANEL)][k][PANEL] in the checkpoint's dtype, outputs past n zero. A vector lane is an output, so a sum over k is
+ * Layout: [ceil(n / PANEL)][k][PANEL] in the checkpoint's dtype, outputs past n zero, order within PANEL by panel_slot. A vector lane is an output, so a sum over k is
  * one fma chain per lane and no lane reduction exists; one row and a thousand rows do the same arithmetic.
  *
- * Rows are cut into tiles of nearly equal height (<= tile_rows), tiles are packed as [k][rows of the tile]. Up to one tile, the
- * chain reads the weights where they lie, once, in their own type. Beyond that a work item is a few panels times a block of tiles:
- * LINEAR_CHUNK_K steps of a panel are widened into the first-level cache and used by all tiles of the block; chains pause in
- * `stack` between chunks, so their order stays k ascending.
+ * Rows are cut into tiles of nearly equal height (<= linear_rows), tiles are packed as [k][rows of the tile]. Few rows stream a
+ * panel each, once from memory, then from the second-level cache. Many tiles: a work item is a few panels times a block of tiles, and
+ * goes LINEAR_CHUNK_K steps of a panel at a time, which stay in the first-level cache for all tiles of the block; chains pause in
+ * `stack` between chunks, so their order stays k ascending. The weights are widened in registers, exactly, wherever they are used
+ * (a widened copy in cache was measured slower: it is twice the bytes).
  *
  * With a sum_split each leaf segment is a chain of its own from +0; a finished leaf stays on `stack` until the program of
  * base/sumtree.h adds it to its neighbour. Each span leaves one value, in its slot of y.
@@ -30,7 +31,6 @@ struct linear_job {
 	int rows, tiles, blocks;
 	int panels, group, groups; /* panels, panels per item, items along them */
 	int chunk_k;
-	bool direct; /* chain on the stored type */
 	int spans, leaves, leaf_k;
 	struct sum_span span[SUMTREE_MAX_SPANS];   /* relative to the rank's first leaf */
 	uint8_t merges[SUMTREE_MAX_LEAVES];
@@ -82,17 +82,11 @@ static void sum_segment(const struct item *item, int panel, int depth, int k0, i
 	const struct linear_weight *weight = job->args->weight;
 	size_t at = ((size_t)(item->first_panel + panel) * (size_t)weight->k + (size_t)k0) * PANEL;
 	const void *w = (const char *)weight->data + at * dtype_bytes(weight->dtype);
-	enum dtype dtype = weight->dtype;
-	if (!job->direct) {
-		job->kernels->widen[dtype](item->scratch->wide, w, (size_t)(k1 - k0) * PANEL);
-		w = item->scratch->wide;
-		dtype = DTYPE_F32;
-	}
 	float *acc = chains(item, panel, depth);
 	for (int tile = item->first_tile; tile < item->end_tile; tile++) {
 		int row = tile_begin(job, tile), height = tile_begin(job, tile + 1) - row;
 		const float *x = job->x + (size_t)row * (size_t)weight->k + (size_t)k0 * (size_t)height;
-		job->kernels->chain[dtype](acc + (size_t)(row - item->row) * PANEL, w, x, k1 - k0, height);
+		job->kernels->chain[weight->dtype](acc + (size_t)(row - item->row) * PANEL, w, x, k1 - k0, height);
 	}
 }
 
@@ -218,14 +212,14 @@ enum status cpu_linear(struct stream *base, const struct linear_args *args, stru
 	TRY(plan_sum(&job, err));
 	if (!job.rows) return STATUS_OK;
 	int k = args->weight->k, members = team_members(cpu_team(base));
-	job.tiles = (job.rows + job.kernels->tile_rows - 1) / job.kernels->tile_rows;
-	int block_tiles = LINEAR_BLOCK_ROWS / job.kernels->tile_rows;
+	job.tiles = (job.rows + job.kernels->linear_rows - 1) / job.kernels->linear_rows;
+	int block_tiles = LINEAR_BLOCK_ROWS / job.kernels->linear_rows;
 	job.blocks = (job.tiles + block_tiles - 1) / block_tiles;
 	job.panels = (args->weight->n + PANEL - 1) / PANEL;
-	job.direct = job.tiles == 1 || args->weight->dtype == DTYPE_F32;
-	job.chunk_k = job.tiles == 1 ? job.leaf_k : LINEAR_CHUNK_K;
+	bool few = job.rows <= LINEAR_FEW_ROWS;
+	job.chunk_k = few ? job.leaf_k : LINEAR_CHUNK_K;
 	/* Several panels an item save reads of x; too few items leave a member idle at the end. */
-	job.group = job.tiles == 1 ? 1 : LINEAR_BLOCK_PANELS;
+	job.group = few ? 1 : LINEAR_BLOCK_PANELS;
 	while (job.group > 1 && job.panels / job.group * job.blocks < 8 * members) job.group--;
 	job.groups = (job.panels + job.group - 1) / job.group;
 	job.x = args->x.data;
@@ -284,8 +278,9 @@ static void put_chunk(void *context, int chunk, int member)
 		size_t at = ((size_t)panel * (size_t)job->w->k + (size_t)k0) * PANEL;
 		for (int lane = lo; lane < hi; lane++) {
 			const char *in = job->src + (size_t)(panel * PANEL + lane - job->n0) * job->src_stride + (size_t)k0 * unit;
-			if (unit == 2) put_u16((uint16_t *)job->w->data + at + lane, in, steps);
-			else put_u32((uint32_t *)job->w->data + at + lane, in, steps);
+			size_t to = at + (size_t)panel_slot(job->w->dtype, lane);
+			if (unit == 2) put_u16((uint16_t *)job->w->data + to, in, steps);
+			else put_u32((uint32_t *)job->w->data + to, in, steps);
 		}
 	}
 }
@@ -303,8 +298,11 @@ static void copy_chunk(void *context, int chunk, int member)
 		memcpy(out, in, panel_bytes);
 		return;
 	}
-	size_t offset = (size_t)lo * unit, bytes = (size_t)(hi - lo) * unit;
-	for (size_t k = 0; k < (size_t)job->w->k; k++) memcpy(out + k * PANEL * unit + offset, in + k * PANEL * unit + offset, bytes);
+	for (size_t k = 0; k < (size_t)job->w->k; k++)
+		for (int lane = lo; lane < hi; lane++) {
+			size_t at = (k * PANEL + (size_t)panel_slot(job->w->dtype, lane)) * unit;
+			memcpy(out + at, in + at, unit);
+		}
 }
 
 static enum status check_rows(const struct linear_weight *w, int n0, int rows, struct error *err)

@@ -58,10 +58,10 @@ static int chunk_end(const struct row_job *job, int chunk)
 	return end < job->rows ? (int)end : job->rows;
 }
 
-/* One row out of the panels: element i of output n is [n / PANEL][i][n % PANEL]. */
+/* One row out of the panels: element i of output n is [n / PANEL][i][panel_slot(n % PANEL)]. */
 static void widen_row(float *out, const struct linear_weight *w, int n)
 {
-	size_t base = (size_t)(n / PANEL) * (size_t)w->k * PANEL + (size_t)(n % PANEL);
+	size_t base = (size_t)(n / PANEL) * (size_t)w->k * PANEL + (size_t)panel_slot(w->dtype, n % PANEL);
 	if (w->dtype == DTYPE_F32) {
 		const float *p = (const float *)w->data + base;
 		for (int i = 0; i < w->k; i++) out[i] = p[(size_t)i * PANEL];

@@ -6,7 +6,8 @@
 #include <stdint.h>
 
 #define VEC_NAME "avx2"
-#define VEC_TILE_ROWS 3 /* 12 accumulators, 1 weight, 3 broadcasts of 16 registers */
+#define VEC_LINEAR_ROWS 2 /* 8 accumulators, 4 weights, broadcasts of 16 registers */
+#define VEC_ATTEND_ROWS 3 /* 12 accumulators, 1 key, 3 broadcasts */
 #define FMA_CHAINS 6 /* independent v16 that keep all multipliers busy */
 
 typedef struct { __m256 lo, hi; } v16;
@@ -59,12 +60,21 @@ VEC void v_store_first(float *p, v16 a, int n)
 }
 
 VEC __m256 widen8_f16(const uint16_t *p) { return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p)); }
-VEC __m256 widen8_bf16(const uint16_t *p)
+VEC __m256 low_bf16(__m256i both) { return _mm256_castsi256_ps(_mm256_slli_epi32(both, 16)); }
+VEC __m256 high_bf16(__m256i both) { return _mm256_castsi256_ps(_mm256_and_si256(both, _mm256_set1_epi32((int)0xffff0000u))); }
+
+/* One k-step of a panel (kernels.h) to 2 x 16 outputs. */
+VEC void v_load2_f16(const uint16_t *p, v16 *a, v16 *b)
 {
-	return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)p)), 16));
+	*a = BOTH(widen8_f16(p), widen8_f16(p + 8));
+	*b = BOTH(widen8_f16(p + 16), widen8_f16(p + 24));
 }
-VEC v16 v_load_f16(const uint16_t *p) { return BOTH(widen8_f16(p), widen8_f16(p + 8)); }
-VEC v16 v_load_bf16(const uint16_t *p) { return BOTH(widen8_bf16(p), widen8_bf16(p + 8)); }
+VEC void v_load2_bf16(const uint16_t *p, v16 *a, v16 *b)
+{
+	__m256i first = _mm256_loadu_si256((const __m256i *)p), second = _mm256_loadu_si256((const __m256i *)(p + 16));
+	*a = BOTH(low_bf16(first), low_bf16(second));
+	*b = BOTH(high_bf16(first), high_bf16(second));
+}
 
 VEC __m256 add_exponent8(__m256 a, __m256 b)
 {

@@ -6,7 +6,8 @@
 #include <stdint.h>
 
 #define VEC_NAME "avx512"
-#define VEC_TILE_ROWS 14 /* 28 accumulators, 2 weights, 1 broadcast of 32 registers */
+#define VEC_LINEAR_ROWS 14 /* 28 accumulators, 2 weights, 1 broadcast of 32 registers */
+#define VEC_ATTEND_ROWS 14 /* the same */
 #define FMA_CHAINS 16 /* independent v16 that keep all multipliers busy */
 
 typedef __m512 v16;
@@ -34,10 +35,17 @@ VEC v16 v_select(m16 m, v16 yes, v16 no) { return _mm512_mask_blend_ps(m, no, ye
 VEC v16 v_load_first(const float *p, int n) { return _mm512_maskz_loadu_ps(m_range(0, n), p); } /* others 0, not read */
 VEC void v_store_first(float *p, v16 a, int n) { _mm512_mask_storeu_ps(p, m_range(0, n), a); }
 
-VEC v16 v_load_f16(const uint16_t *p) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p)); }
-VEC v16 v_load_bf16(const uint16_t *p)
+/* One k-step of a panel (kernels.h) to 2 x 16 outputs. */
+VEC void v_load2_f16(const uint16_t *p, v16 *a, v16 *b)
 {
-	return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)p)), 16));
+	*a = _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p));
+	*b = _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(p + 16)));
+}
+VEC void v_load2_bf16(const uint16_t *p, v16 *a, v16 *b)
+{
+	__m512i both = _mm512_loadu_si512(p);
+	*a = _mm512_castsi512_ps(_mm512_slli_epi32(both, 16));
+	*b = _mm512_castsi512_ps(_mm512_and_si512(both, _mm512_set1_epi32((int)0xffff0000u)));
 }
 
 /* a with bits(b) << 23 added to its bits. */

@@ -18,7 +18,7 @@ static void print(json_t *value)
 		fwrite(json_string_value(value), 1, json_string_length(value), stdout);
 		return;
 	}
-	json_dumpf(value, stdout, JSON_ENCODE_ANY | JSON_COMPACT);
+	json_dumpf(value, stdout, JSON_ENCODE_ANY | JSON_COMPACT | JSON_REAL_PRECISION(9));
 }
 
 int main(int argc, char **argv)

@@ -1,0 +1,47 @@
+#include "apps/measure.h"
+
+#include <stdlib.h>
+
+#include "base/mem.h"
+
+static int compare_double(const void *a, const void *b)
+{
+	double x = *(const double *)a, y = *(const double *)b;
+	return (x > y) - (x < y);
+}
+
+double percentile(double *values, int n, double share)
+{
+	qsort(values, (size_t)n, sizeof *values, compare_double);
+	double at = share * (n - 1);
+	int below = (int)at;
+	if (below + 1 >= n) return values[n - 1];
+	return values[below] + (at - below) * (values[below + 1] - values[below]);
+}
+
+double per_second(double amount, double ms)
+{
+	return ms > 0 ? amount / ms * 1000 : 0;
+}
+
+enum status fleet_init(struct fleet *fleet, const struct settings *settings, int world_size, struct error *err)
+{
+	*fleet = (struct fleet){.ops = device_find(settings->device)};
+	if (!fleet->ops)
+		return FAIL(err, USAGE, "--device '%.40s': not in this build; give one of %s", settings->device, device_names());
+	if (settings->devices.items && settings->devices.count < world_size)
+		return FAIL(err, USAGE, "--devices: %d devices for %d ranks; name one for each rank", settings->devices.count, world_size);
+	fleet->options = mem_zalloc((size_t)world_size, sizeof *fleet->options, "devices", err);
+	if (!fleet->options) return STATUS_NO_MEMORY;
+	enum status st = fleet->ops->partition(world_size, settings->threads, settings->devices.items, fleet->options, &fleet->storage, err);
+	for (int r = 0; r < world_size && st == STATUS_OK; r++) fleet->options[r].isa = settings->isa;
+	if (st != STATUS_OK) fleet_fini(fleet);
+	return st;
+}
+
+void fleet_fini(struct fleet *fleet)
+{
+	free(fleet->options);
+	free(fleet->storage);
+	*fleet = (struct fleet){0};
+}

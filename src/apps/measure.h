@@ -1,0 +1,22 @@
+/* measure.h: what the benchmarks share: order statistics, and the devices of a group without an engine. */
+#ifndef TANDEM_APPS_MEASURE_H
+#define TANDEM_APPS_MEASURE_H
+
+#include "apps/settings.h"
+#include "device/device.h"
+
+/* Sorts `values` and returns the value below which `share` of them lie (0.5: the median, the mean of two where n is even). n >= 1. */
+double percentile(double *values, int n, double share);
+/* amount in ms milliseconds, as amount per second; 0 for no time. */
+double per_second(double amount, double ms);
+
+/* How `world_size` ranks share the machine by the settings' device, threads, devices and isa. */
+struct fleet {
+	const struct device_ops *ops;
+	struct device_options *options; /* [world_size] */
+	void *storage;
+};
+enum status fleet_init(struct fleet *fleet, const struct settings *settings, int world_size, struct error *err) NODISCARD;
+void fleet_fini(struct fleet *fleet);
+
+#endif

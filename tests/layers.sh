@@ -1,0 +1,135 @@
+#!/usr/bin/env bash
+# The layers of src/, and headers that stand alone. Ends with "N passed, N failed"; each offence is a line file:line: why.
+#   1. Each #include in a folder of src/ names only folders that its line in `allowed` below lists. A folder that is not in the table,
+#      a path with "..", and a header without a folder (but for tandem.h above the engine) are offences too.
+#   2. Every header of src/ and include/ compiles alone as C17; tandem.h and the device headers that .cu files may include, as C++17.
+# Usage: tests/layers.sh [ROOT]. Before it judges ROOT (the repository), it must find offences planted in trees of its own.
+set -u
+cd "$(dirname "$0")/.." || exit 2
+root=${1:-.}
+cc=${CC:-cc} cxx=${CXX:-c++}
+work=$(mktemp -d) || exit 2
+trap 'rm -rf "$work"' EXIT
+passed=0 failed=0
+
+# folder: the folders it may include. Above = base text model device comm engine prescreen serve apps, in this order, less what a folder
+# must not know: text no models or devices, device no model or text, comm no model or text, engine no text, serve no tensors.
+allowed='
+base: base
+text: base text
+model: base text model
+device: base device
+comm: base device comm
+engine: base model device comm engine tandem.h
+prescreen: base text model device comm engine prescreen tandem.h
+serve: base text model engine prescreen serve tandem.h
+apps: base text model device comm engine prescreen serve apps tandem.h'
+
+# Offences of rule 1 in the tree $1, one a line.
+includes() {
+	(cd "$1" && find src -type f \( -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' \) -print0 | sort -z |
+		xargs -0r awk -v table="$allowed" '
+		BEGIN {
+			n = split(table, lines, "\n")
+			for (i = 1; i <= n; i++) {
+				m = split(lines[i], words, /[: ]+/)
+				if (words[1] == "") continue
+				known[words[1]] = 1
+				for (j = 2; j <= m; j++) may[words[1], words[j]] = 1
+			}
+		}
+		FNR == 1 {
+			split(FILENAME, part, "/")
+			here = part[2]
+			if (!(here in known)) print FILENAME ":1: folder " here " is not in the table of layers"
+		}
+		/^[ \t]*#[ \t]*include[ \t]*["<]/ {
+			name = $0
+			sub(/^[^"<]*["<]/, "", name)
+			sub(/[">].*/, "", name)
+			quoted = $0 ~ /include[ \t]*"/
+			first = name
+			sub(/\/.*/, "", first)
+			if (!quoted && !(first in known && name ~ /\//)) next # a system header
+			if (name ~ /(^|\/)\.\.(\/|$)/) why = "path with .."
+			else if (name !~ /\// && name != "tandem.h") why = "header without a folder"
+			else if (!((here, first) in may)) why = here " may not include " first
+			else next
+			print FILENAME ":" FNR ": " name ": " why
+		}')
+}
+
+# Offences of rule 2 in the tree $1.
+headers() {
+	local tree=$1 header flags isa
+	flags=$(pkg-config --cflags jansson libpcre2-8 libutf8proc hwloc libmd 2>/dev/null)
+	# shellcheck disable=SC2086
+	while IFS= read -r header; do
+		case $header in
+		*_avx2.h) isa='-mavx2 -mfma -mf16c' ;;
+		*_avx512.h) isa='-mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx2 -mfma -mf16c' ;;
+		# Not a header but the body of isa_*.c, over the vector type that the line before its #include defines.
+		src/device/cpu/kernels_vec.h) continue ;;
+		*) isa='' ;;
+		esac
+		case $(uname -m):$isa in x86_64:* | *:) ;; *) continue ;; esac
+		if ! $cc -std=c17 -D_GNU_SOURCE -Wall -Wextra -Werror -I"$tree/src" -I"$tree/include" $flags $isa -fsyntax-only -x c "$tree/$header" 2>"$work/log"; then
+			echo "$header:1: does not compile alone as C17: $(grep -m1 error "$work/log")"
+		fi
+		case $header in
+		# device.h is for host code: it holds C atomics, which C++17 lacks.
+		src/device/device.h) ;;
+		include/tandem.h | src/device/[a-z]*.h | src/base/status.h | src/base/dtype.h | src/base/sumtree.h)
+			case $header in src/device/cpu/*) continue ;; esac
+			if ! $cxx -std=c++17 -Wall -Wextra -Werror -I"$tree/src" -I"$tree/include" -fsyntax-only -x c++ "$tree/$header" 2>"$work/log"; then
+				echo "$header:1: does not compile alone as C++17: $(grep -m1 error "$work/log")"
+			fi ;;
+		esac
+	done < <(cd "$tree" && find src include -name '*.h' 2>/dev/null | sort)
+}
+
+verdict() { # TEXT OFFENCES
+	if [ -z "$2" ]; then
+		passed=$((passed + 1))
+		echo "ok      $1"
+	else
+		failed=$((failed + 1))
+		echo "NOT OK  $1"
+		printf '%s\n' "$2"
+	fi
+}
+
+# planted RULE FILE LINE TEXT: a tree whose only offence is LINE of FILE must give exactly one complaint, about FILE:LINE.
+planted() {
+	local rule=$1 file=$2 line=$3 text=$4 found
+	rm -rf "$work/tree"
+	mkdir -p "$work/tree/$(dirname "$file")" "$work/tree/src/base" "$work/tree/include"
+	echo 'enum ok { OK };' >"$work/tree/src/base/ok.h"
+	printf '%b' "$text" >"$work/tree/$file"
+	found=$($rule "$work/tree")
+	case $found in
+	*$'\n'*) verdict "planted in $file" "more than one complaint: $found" ;;
+	"$file:$line: "*) verdict "planted in $file is found: ${found#*: }" "" ;;
+	*) verdict "planted in $file" "not found; got '$found'" ;;
+	esac
+}
+
+planted includes src/text/a.c 2 '#include <stdio.h>\n#include "model/plan.h"\n#include "base/ok.h"\n'
+planted includes src/device/gpu/a.cu 1 '#include "comm/group.h"\n'
+planted includes src/device/a.c 3 '\n\n  #  include <model/plan.h>\n'
+planted includes src/engine/a.c 1 '#include "text/tokenizer.h"\n#include "tandem.h"\n'
+planted includes src/base/a.h 1 '#include "text/tokenizer.h"\n'
+planted includes src/comm/a.c 1 '#include "model/plan.h"\n#include "device/device.h"\n'
+planted includes src/model/a.c 1 '#include "tandem.h"\n'
+planted includes src/serve/a.c 1 '#include "apps/options.h"\n'
+planted includes src/serve/b.c 1 '#include "device/tensor.h"\n'
+planted includes src/base/b.c 1 '#include "base/../comm/group.h"\n'
+planted includes src/base/c.c 1 '#include "ok.h"\n'
+planted includes src/extra/a.c 1 'int a;\n'
+planted headers src/base/needy.h 1 'size_t needs_a_header(void);\n'
+planted headers src/device/view.h 1 'struct view { int class; int *restrict p; };\n'
+
+verdict "every include of src/ goes up the table" "$(includes "$root")"
+verdict "every header stands alone ($(cd "$root" && find src include -name '*.h' | wc -l))" "$(headers "$root")"
+echo "$passed passed, $failed failed"
+[ "$failed" -eq 0 ]

@@ -1,0 +1,321 @@
+/* The planner: the shapes of the hybrid model that the kernel pre-screen was made for, to the digit at each degree; and that plans of
+ * models that run say what the manifest and shard_of say. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "model/plan.h"
+#include "unit/files.h"
+
+static const char qwen27b[] =
+	"{\"model_type\":\"qwen3_5\",\"tie_word_embeddings\":false,\"text_config\":{\"model_type\":\"qwen3_5_text\",\"hidden_size\":5120,"
+	"\"intermediate_size\":17408,\"num_hidden_layers\":64,\"num_attention_heads\":24,\"num_key_value_heads\":4,\"head_dim\":256,"
+	"\"vocab_size\":248320,\"linear_num_key_heads\":16,\"linear_num_value_heads\":48,\"linear_key_head_dim\":128,"
+	"\"linear_value_head_dim\":128,\"linear_conv_kernel_dim\":4,\"full_attention_interval\":4,\"attn_output_gate\":true,"
+	"\"mamba_ssm_dtype\":\"float32\",\"max_position_embeddings\":262144,\"dtype\":\"bfloat16\"}}";
+
+static struct model_config config_of(const char *text)
+{
+	struct model_config config;
+	struct error err = {0};
+	if (model_config_parse(&config, text, strlen(text), "config.json", NULL, &err) != STATUS_OK) fail_msg("%s", err.text);
+	return config;
+}
+
+static struct plan_degree plan(const struct model_config *config, int world_size)
+{
+	struct plan_degree d;
+	const struct plan_options options = {.max_rows = 512, .activation = DTYPE_BF16, .kv = DTYPE_BF16};
+	plan_degree(&d, config, world_size, &options);
+	return d;
+}
+
+static const struct plan_family *family(const struct plan_degree *d, const char *name)
+{
+	for (int i = 0; i < d->families; i++)
+		if (strcmp(d->family[i].family, name) == 0) return &d->family[i];
+	fail_msg("no family \"%s\"", name);
+	return NULL;
+}
+
+static const int degrees[] = {1, 2, 4, 8};
+
+/* The table, as data: global [N, K], then the local axis that is cut at P = 1, 2, 4, 8. */
+static const struct {
+	const char *family, *kind;
+	int64_t n, k, local[4];
+	int count;
+} table[] = {
+	{"attn q+gate", "column", 12288, 5120, {12288, 6144, 3072, 1536}, 16},
+	{"attn k", "column", 1024, 5120, {1024, 512, 256, 256}, 16},
+	{"attn v", "column", 1024, 5120, {1024, 512, 256, 256}, 16},
+	{"attn qkv", "column", 14336, 5120, {14336, 7168, 3584, 2048}, 16},
+	{"attn o", "row", 5120, 6144, {6144, 3072, 1536, 768}, 16},
+	{"gdn in_proj_qkv", "column", 10240, 5120, {10240, 5120, 2560, 1280}, 48},
+	{"gdn in_proj_z", "column", 6144, 5120, {6144, 3072, 1536, 768}, 48},
+	{"gdn qkvz", "column", 16384, 5120, {16384, 8192, 4096, 2048}, 48},
+	{"gdn in_proj_b", "column", 48, 5120, {48, 24, 12, 6}, 48},
+	{"gdn in_proj_a", "column", 48, 5120, {48, 24, 12, 6}, 48},
+	{"gdn ba", "column", 96, 5120, {96, 48, 24, 12}, 48},
+	{"gdn conv1d", "column", 10240, 4, {10240, 5120, 2560, 1280}, 48},
+	{"gdn A_log, dt_bias", "column", 48, 1, {48, 24, 12, 6}, 96},
+	{"gdn norm", "replicated", 128, 1, {128, 128, 128, 128}, 48},
+	{"gdn out", "row", 5120, 6144, {6144, 3072, 1536, 768}, 48},
+	{"mlp gate_up", "column", 34816, 5120, {34816, 17408, 8704, 4352}, 64},
+	{"mlp down", "row", 5120, 17408, {17408, 8704, 4352, 2176}, 64},
+	{"lm_head", "vocab", 248320, 5120, {248320, 124160, 62080, 31040}, 1},
+	{"embedding", "replicated", 248320, 5120, {248320, 248320, 248320, 248320}, 1},
+	{"attn q_norm, k_norm", "replicated", 256, 1, {256, 256, 256, 256}, 32},
+};
+
+static void test_hybrid_shapes(void **state)
+{
+	(void)state;
+	struct model_config config = config_of(qwen27b);
+	for (int p = 0; p < 4; p++) {
+		struct plan_degree d = plan(&config, degrees[p]);
+		assert_true(d.legal);
+		for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
+			const struct plan_family *f = family(&d, table[i].family);
+			bool row = strcmp(table[i].kind, "row") == 0;
+			assert_string_equal(f->kind, table[i].kind);
+			assert_int_equal(f->global_n, table[i].n);
+			assert_int_equal(f->global_k, table[i].k);
+			assert_int_equal(f->local_n, row ? table[i].n : table[i].local[p]);
+			assert_int_equal(f->local_k, row ? table[i].local[p] : table[i].k);
+			assert_int_equal(f->count, table[i].count);
+		}
+	}
+}
+
+static void test_hybrid_heads_and_state(void **state)
+{
+	(void)state;
+	struct model_config config = config_of(qwen27b);
+	static const int heads[4][5] = {{24, 4, 1, 16, 48}, {12, 2, 1, 8, 24}, {6, 1, 1, 4, 12}, {3, 1, 2, 2, 6}};
+	static const uint64_t kv[4] = {65536, 32768, 16384, 16384};
+	for (int p = 0; p < 4; p++) {
+		struct plan_degree d = plan(&config, degrees[p]);
+		assert_int_equal(d.q_heads, heads[p][0]);
+		assert_int_equal(d.kv_heads, heads[p][1]);
+		assert_int_equal(d.kv_replicated, heads[p][2]);
+		assert_int_equal(d.gdn_k_heads, heads[p][3]);
+		assert_int_equal(d.gdn_v_heads, heads[p][4]);
+		assert_int_equal(d.kv_per_token, kv[p]);
+		assert_int_equal(d.state_per_sequence, 48 * (61440 + 3145728) / degrees[p]);
+	}
+	char *bf16 = files_json(qwen27b, "{}");
+	char *at = strstr(bf16, "float32");
+	assert_non_null(at);
+	memcpy(at, "float16", 7); /* a state of 2 bytes: 74.8 MiB */
+	struct model_config small = config_of(bf16);
+	assert_int_equal(plan(&small, 1).state_per_sequence, 48 * (61440 + 1572864));
+	free(bf16);
+}
+
+static void test_hybrid_bytes(void **state)
+{
+	(void)state;
+	struct model_config config = config_of(qwen27b);
+	struct plan_degree one = plan(&config, 1);
+	uint64_t all = one.sharded_bytes + one.replicated_bytes;
+	assert_true(all / 2 > UINT64_C(26890000000) && all / 2 < UINT64_C(26900000000)); /* 26.90e9 parameters */
+	int tensors = 0;
+	for (int i = 0; i < one.families; i++) tensors += one.family[i].stored ? one.family[i].count : 0;
+	assert_int_equal(tensors, 851);
+	for (int p = 1; p < 4; p++) {
+		struct plan_degree d = plan(&config, degrees[p]);
+		assert_int_equal(d.replicated_bytes, one.replicated_bytes);
+		uint64_t shared_kv = d.kv_replicated > 1 ? UINT64_C(16) * 2 * 128 * 5120 * 2 : 0; /* each of k, v holds 256 rows where 128 would be a share */
+		assert_int_equal(d.sharded_bytes, one.sharded_bytes / (uint64_t)degrees[p] + shared_kv);
+	}
+}
+
+static void test_illegal_degrees(void **state)
+{
+	(void)state;
+	struct model_config config = config_of(qwen27b);
+	static const struct {
+		int p, reasons;
+		const char *first;
+	} cases[] = {{3, 3, "num_key_value_heads 4 is not a multiple of 3, nor the other way round"}, {5, 5, "num_attention_heads 24"},
+	             {6, 3, "num_key_value_heads 4"}, {7, 5, "num_attention_heads 24"}, {16, 1, "num_attention_heads 24"}, {0, 1, "world size 0"},
+	             {-1, 1, "world size -1"}, {65, 1, "expected 1 to 64"}};
+	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+		struct plan_degree d = plan(&config, cases[i].p);
+		assert_false(d.legal);
+		assert_int_equal(d.world_size, cases[i].p);
+		if (d.reasons != cases[i].reasons) fail_msg("P=%d: expected %d reasons, found %d: %s", cases[i].p, cases[i].reasons, d.reasons, d.reason[0]);
+		if (!strstr(d.reason[0], cases[i].first)) fail_msg("P=%d: expected \"%s\" in \"%s\"", cases[i].p, cases[i].first, d.reason[0]);
+		assert_int_equal(d.sharded_bytes, 0);
+		assert_int_equal(d.kv_tokens, -1);
+		assert_int_equal(d.kv_replicated, 0);
+	}
+	/* what can be cut is still told */
+	struct plan_degree d = plan(&config, 3);
+	assert_int_equal(family(&d, "attn o")->local_k, 2048);
+	assert_int_equal(family(&d, "attn qkv")->local_n, 0);
+	assert_int_equal(family(&d, "mlp down")->local_k, 0);
+}
+
+static void test_kv_tokens(void **state)
+{
+	(void)state;
+	struct model_config config = config_of(qwen27b);
+	struct plan_options options = {.device_memory = UINT64_C(64) << 30, .max_rows = 512, .activation = DTYPE_BF16, .kv = DTYPE_BF16};
+	struct plan_degree d;
+	plan_degree(&d, &config, 2, &options);
+	uint64_t used = d.sharded_bytes + d.replicated_bytes + d.scratch_bytes + d.workspace_bytes + d.state_per_sequence;
+	assert_int_equal(d.kv_tokens, ((UINT64_C(64) << 30) - used) / 32768);
+	assert_int_equal(d.scratch_bytes, 2 * 512 * 5120 * 4);
+	options.device_memory = UINT64_C(16) << 30;
+	plan_degree(&d, &config, 1, &options);
+	assert_int_equal(d.kv_tokens, 0); /* the weights alone do not fit */
+	options.device_memory = 0;
+	plan_degree(&d, &config, 1, &options);
+	assert_int_equal(d.kv_tokens, -1);
+	options = (struct plan_options){.kv = DTYPE_F32};
+	plan_degree(&d, &config, 1, &options);
+	assert_int_equal(d.kv_per_token, 131072);
+	assert_true(d.workspace_bytes > 0 && d.scratch_bytes > 0);
+}
+
+static void test_mixture_of_experts(void **state)
+{
+	(void)state;
+	struct model_config config = config_of(
+		"{\"model_type\":\"qwen3_next\",\"hidden_size\":2048,\"intermediate_size\":5120,\"num_hidden_layers\":48,\"num_attention_heads\":16,"
+		"\"num_key_value_heads\":2,\"head_dim\":256,\"vocab_size\":151936,\"linear_num_key_heads\":16,\"linear_num_value_heads\":32,"
+		"\"num_experts\":512,\"num_experts_per_tok\":10,\"moe_intermediate_size\":512,\"shared_expert_intermediate_size\":512,"
+		"\"torch_dtype\":\"bfloat16\"}");
+	struct plan_degree d = plan(&config, 4);
+	assert_true(d.legal);
+	assert_int_equal(d.kv_replicated, 2);
+	assert_int_equal(family(&d, "gdn in_proj_qkvz")->global_n, 12288);
+	assert_int_equal(family(&d, "gdn in_proj_qkvz")->local_n, 3072);
+	assert_int_equal(family(&d, "gdn in_proj_ba")->local_n, 16);
+	assert_int_equal(family(&d, "gdn qkvz")->local_n, 3072);
+	assert_int_equal(family(&d, "moe expert gate_up")->global_n, 1024);
+	assert_int_equal(family(&d, "moe expert gate_up")->local_n, 256);
+	assert_int_equal(family(&d, "moe expert gate_up")->count, 48 * 512);
+	assert_int_equal(family(&d, "moe expert down")->local_k, 128);
+	assert_int_equal(family(&d, "moe router")->local_n, 512);
+	assert_int_equal(family(&d, "moe shared down")->local_k, 128);
+	struct plan_degree one = plan(&config, 1);
+	uint64_t parameters = (one.sharded_bytes + one.replicated_bytes) / 2;
+	assert_true(parameters > UINT64_C(79500000000) && parameters < UINT64_C(80000000000)); /* "80B" */
+}
+
+/* The planner's arithmetic and the loader's are two; here they meet. */
+static void check_against_manifest(const char *text)
+{
+	struct model_config config = config_of(text);
+	struct manifest m;
+	struct error err = {0};
+	if (manifest_init(&m, &config, &err) != STATUS_OK) fail_msg("%s", err.text);
+	for (int p = 1; p <= 8; p++) {
+		struct plan_degree d = plan(&config, p);
+		assert_int_equal(d.legal, shard_degree(&config, p, NULL) == STATUS_OK);
+		if (!d.legal) continue;
+		uint64_t sharded = 0, replicated = 0, head = 0;
+		for (int i = 0; i < m.count; i++) {
+			const struct weight *w = &m.weights[i];
+			struct shard_spec s;
+			if (shard_of(&s, w, p, p - 1, &err) != STATUS_OK) fail_msg("%s", err.text);
+			uint64_t bytes = (uint64_t)s.local_rows * (uint64_t)s.local_cols * dtype_bytes(config.dtype);
+			if (w->role == WEIGHT_LM_HEAD) head = bytes / (uint64_t)(w->rows) * (uint64_t)((w->rows + p - 1) / p);
+			else *(w->kind == SHARD_REPLICATED ? &replicated : &sharded) += bytes;
+		}
+		assert_int_equal(d.replicated_bytes, replicated);
+		assert_int_equal(d.sharded_bytes, sharded + head);
+		struct shard_spec q, k;
+		assert_int_equal(shard_of(&q, manifest_find(&m, WEIGHT_Q, 0), p, 0, NULL), STATUS_OK);
+		assert_int_equal(shard_of(&k, manifest_find(&m, WEIGHT_K, 0), p, 0, NULL), STATUS_OK);
+		assert_int_equal(d.q_heads * config.head_dim, q.local_rows);
+		assert_int_equal(d.kv_heads * config.head_dim, k.local_rows);
+		assert_int_equal(d.kv_replicated, k.replicas);
+		assert_int_equal(family(&d, "attn qkv")->local_n, q.local_rows + 2 * k.local_rows);
+		int tensors = 0;
+		for (int i = 0; i < d.families; i++)
+			if (d.family[i].stored) tensors += strcmp(d.family[i].family, "attn qkv bias") ? d.family[i].count : 3 * d.family[i].count;
+		assert_int_equal(tensors, m.count);
+	}
+	manifest_fini(&m);
+}
+
+static void test_plan_equals_manifest(void **state)
+{
+	(void)state;
+	static const char base[] = "{\"model_type\":\"llama\",\"hidden_size\":4096,\"intermediate_size\":14336,\"num_hidden_layers\":32,"
+							   "\"num_attention_heads\":32,\"num_key_value_heads\":8,\"vocab_size\":128256,\"torch_dtype\":\"bfloat16\"}";
+	static const char *const changes[] = {
+		"{}",
+		"{\"tie_word_embeddings\":true}",
+		"{\"attention_bias\":true,\"mlp_bias\":true}",
+		"{\"model_type\":\"qwen2\",\"num_attention_heads\":28,\"num_key_value_heads\":4,\"hidden_size\":3584,\"intermediate_size\":18944}",
+		"{\"model_type\":\"qwen3\",\"num_attention_heads\":64,\"num_key_value_heads\":8,\"hidden_size\":5120,\"intermediate_size\":25600}",
+		"{\"model_type\":\"mistral\",\"head_dim\":128,\"hidden_size\":5120,\"sliding_window\":null}",
+		"{\"num_attention_heads\":32,\"num_key_value_heads\":2,\"torch_dtype\":\"float32\",\"vocab_size\":32003}",
+	};
+	for (size_t i = 0; i < sizeof changes / sizeof *changes; i++) {
+		char *text = files_json(base, changes[i]);
+		check_against_manifest(text);
+		free(text);
+	}
+}
+
+/* The largest sizes that a config may state overflow nothing (the sanitizer watches). */
+static void test_bounds(void **state)
+{
+	(void)state;
+	struct model_config config = config_of(
+		"{\"model_type\":\"qwen3_next\",\"hidden_size\":1048576,\"intermediate_size\":16777216,\"num_hidden_layers\":1024,"
+		"\"num_attention_heads\":16384,\"num_key_value_heads\":16384,\"head_dim\":512,\"vocab_size\":16777216,\"linear_num_key_heads\":16384,"
+		"\"linear_num_value_heads\":16384,\"linear_key_head_dim\":1024,\"linear_value_head_dim\":1024,\"linear_conv_kernel_dim\":64,"
+		"\"num_experts\":4096,\"num_experts_per_tok\":4096,\"moe_intermediate_size\":65536,\"shared_expert_intermediate_size\":16777216,"
+		"\"full_attention_interval\":2,\"torch_dtype\":\"float32\"}");
+	for (int p = 1; p <= 8; p *= 2) {
+		struct plan_degree d = plan(&config, p);
+		assert_true(d.legal);
+		assert_true(d.sharded_bytes + d.replicated_bytes < UINT64_C(1) << 63);
+		for (int i = 0; i < d.families; i++) assert_true(d.family[i].local_n > 0 && d.family[i].local_k > 0);
+	}
+}
+
+/* The config.json files of real models in tests/data/plan. */
+static void test_real_configs(void **state)
+{
+	(void)state;
+	static const struct {
+		const char *name;
+		double billions; /* as published, to two digits */
+		int64_t qkv_tp8, down_tp8;
+	} models[] = {{"llama3-8b", 8.0, 768, 1792}, {"llama3-70b", 70.6, 1280, 3584}, {"qwen3-32b", 32.8, 1280, 3200}, {"qwen3.5-27b", 26.9, 2048, 2176}};
+	for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
+		char path[64];
+		snprintf(path, sizeof path, "tests/data/plan/%s", models[i].name);
+		struct model_config config;
+		struct error err = {0};
+		if (model_config_load(&config, path, NULL, &err) != STATUS_OK) fail_msg("%s", err.text);
+		struct plan_degree one = plan(&config, 1), eight = plan(&config, 8);
+		double billions = (double)(one.sharded_bytes + one.replicated_bytes) / (double)dtype_bytes(config.dtype) / 1e9;
+		if (billions < models[i].billions - 0.06 || billions > models[i].billions + 0.06) fail_msg("%s: %.3f billion", models[i].name, billions);
+		assert_int_equal(family(&eight, "attn qkv")->local_n, models[i].qkv_tp8);
+		assert_int_equal(family(&eight, "mlp down")->local_k, models[i].down_tp8);
+	}
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_hybrid_shapes),      cmocka_unit_test(test_hybrid_heads_and_state), cmocka_unit_test(test_hybrid_bytes),
+		cmocka_unit_test(test_illegal_degrees),    cmocka_unit_test(test_kv_tokens),              cmocka_unit_test(test_mixture_of_experts),
+		cmocka_unit_test(test_plan_equals_manifest), cmocka_unit_test(test_bounds),               cmocka_unit_test(test_real_configs),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
