@@ -4,7 +4,9 @@
  * and lstrip_blocks on, loop controls, the `generation` tag, tojson as json.dumps, raise_exception, strftime_now. What it renders
  * is equal byte for byte to what jinja2 renders; what it does not implement is UNSUPPORTED, naming the construct and its line:
  * include, import, extends, block, call, recursive loops, autoescape; a few filters and methods that no chat template uses;
- * integers beyond 64 bits.
+ * integers beyond 64 bits. Two differences are meant: a filter or test that does not exist fails when it is used, not when the
+ * template is parsed; and a variable of the caller stays visible in a block that stands before a `set` of the same name, where
+ * Jinja's compiler would have hidden it.
  *
  * The parts, in reading order: tpl_run (memory, budgets), tpl_value, tpl_text, tpl_ops, tpl_format, tpl_json (Python's values and
  * how they print), tpl_lex, tpl_ast, tpl_parse (the language), tpl_eval, tpl_loop, tpl_call, tpl_method, tpl_filter, tpl_test.
