@@ -134,47 +134,41 @@ static void chain_bf16(float *acc, const void *w, const float *x, int k, int row
 
 /* --- linear over block types ------------------------------------------------------------------------------------------ */
 
-/* Scale and min of outputs [0,16) and [16,32) for inputs from 8 * octet of a group on. */
-VEC void quant_scales(enum dtype type, const char *block, int group, int octet, v16 scale[2], v16 min[2])
+/* Scale and min of outputs [0,16) and [16,32) for the inputs from 8 * octet of a group on. */
+VEC void quant_scales(enum dtype type, const char *block, const char *group, int octet, v16 scale[2], v16 min[2])
 {
 	const struct quant_layout at = quant_layout(type);
 	for (int h = 0; h < 2; h++) {
-		scale[h] = v_load_f16((const uint16_t *)block + h * LANES);
-		if (type == DTYPE_Q6_K) scale[h] = v_mul(scale[h], v_load_i8((const int8_t *)block + at.scales + (2 * group + octet / 2) * PANEL + h * LANES));
-		else if (at.scales) scale[h] = v_mul(scale[h], v_load_u8((const uint8_t *)block + at.scales + group * PANEL + h * LANES));
+		scale[h] = v_load_f16((const uint16_t *)(const void *)block + h * LANES);
+		if (type == DTYPE_Q6_K) scale[h] = v_mul(scale[h], v_load_i8((const int8_t *)group + octet / 2 * PANEL + h * LANES));
+		else if (at.scales) scale[h] = v_mul(scale[h], v_load_u8((const uint8_t *)group + h * LANES));
 		if (!at.min) continue;
 		min[h] = v_load_f16((const uint16_t *)(const void *)(block + at.min) + h * LANES);
-		if (at.mins) min[h] = v_negate(v_mul(min[h], v_load_u8((const uint8_t *)block + at.mins + group * PANEL + h * LANES)));
+		if (at.mins) min[h] = v_negate(v_mul(min[h], v_load_u8((const uint8_t *)group + at.scales + h * LANES)));
 	}
 }
 
 /* Eight inputs of 32 outputs as words: four low bits each, and what lies above them, moved up by four. */
-VEC void quant_words(enum dtype type, const char *block, int group, int octet, w16 low[2], w16 high[2])
+VEC void quant_words(enum dtype type, const char *group, int octet, w16 low[2], w16 high[2])
 {
 	const struct quant_layout at = quant_layout(type);
 	if (type == DTYPE_Q8_0) return;
 	for (int h = 0; h < 2; h++) {
-		low[h] = w_load(block + at.low + ((4 * group + octet) * PANEL + h * LANES) * 4);
-		if (type == DTYPE_Q6_K) high[h] = w_up(w_down(w_load(block + at.high + ((2 * group + octet / 2) * PANEL + h * LANES) * 4), octet % 2 * 16), 4);
-		else if (at.high) high[h] = w_up(w_down(w_load(block + at.high + (group * PANEL + h * LANES) * 4), octet * 8), 4);
+		low[h] = w_load(group + at.low + (octet * PANEL + h * LANES) * 4);
+		if (at.high_bits == 2) high[h] = w_up(w_down(w_load(group + at.high + (octet / 2 * PANEL + h * LANES) * 4), octet % 2 * 16), 4);
+		if (at.high_bits == 1) high[h] = w_up(w_down(w_load(group + at.high + h * LANES * 4), octet * 8), 4);
 	}
 }
 
-/* One input of 16 outputs from the words, which then move on to the next. */
-VEC v16 quant_next(enum dtype type, const char *bytes, w16 *low, w16 *high, v16 scale, v16 min)
+/* Input i of the eight, of 16 outputs. */
+VEC v16 quant_weight(enum dtype type, const char *bytes, int i, w16 low, w16 high, v16 scale, v16 min)
 {
 	v16 q;
-	if (type == DTYPE_Q8_0) return v_mul(scale, v_load_i8((const int8_t *)bytes));
-	if (type == DTYPE_Q6_K) {
-		q = v_bits6(*low, *high, (float)quant_offset(type));
-		*high = w_down(*high, 2);
-	} else if (quant_layout(type).high) {
-		q = v_bits5(*low, *high, (float)quant_offset(type));
-		*high = w_down(*high, 1);
-	} else {
-		q = v_bits4(*low, (float)quant_offset(type));
-	}
-	*low = w_down(*low, 4);
+	if (type == DTYPE_Q8_0) return v_mul(scale, v_load_i8((const int8_t *)bytes + i * PANEL));
+	low = w_down(low, 4 * i);
+	if (quant_layout(type).high_bits == 2) q = v_bits6(low, w_down(high, 2 * i), (float)quant_offset(type));
+	else if (quant_layout(type).high_bits) q = v_bits5(low, w_down(high, i), (float)quant_offset(type));
+	else q = v_bits4(low, (float)quant_offset(type));
 	return quant_layout(type).min ? v_fma(scale, q, min) : v_mul(scale, q);
 }
 
@@ -184,17 +178,17 @@ VEC v16 quant_next(enum dtype type, const char *bytes, w16 *low, w16 *high, v16 
 	const int size = dtype_block(type);                                                                              \
 	for (int at = k0; at < k0 + k; at += QUANT_GROUP) {                                                              \
 		const char *block = (const char *)panel + (size_t)(at / size) * (size_t)quant_layout(type).bytes;        \
-		int group = at % size / QUANT_GROUP;                                                                     \
+		const char *group = block + quant_layout(type).head + at % size / QUANT_GROUP * quant_layout(type).group; \
 		v16 scale[2] = {v_zero(), v_zero()}, min[2] = {v_zero(), v_zero()};                                                             \
 		w16 low[2] = {w_zero(), w_zero()}, high[2] = {w_zero(), w_zero()};                                       \
 		for (int octet = 0; octet < 4; octet++) {                                                                \
 			if (octet == 0 || (type == DTYPE_Q6_K && octet == 2)) quant_scales(type, block, group, octet, scale, min); \
-			quant_words(type, block, group, octet, low, high);                                               \
-			const char *bytes = block + quant_layout(type).low + octet * 8 * PANEL; /* Q8_0 */               \
+			quant_words(type, group, octet, low, high);                                                      \
+			const char *bytes = group + octet * 8 * PANEL; /* Q8_0 */                                        \
 			UNROLL_OCTET for (int i = 0; i < 8; i++)                                                         \
 			{                                                                                                \
-				v16 w0 = quant_next(type, bytes + i * PANEL, &low[0], &high[0], scale[0], min[0]);       \
-				v16 w1 = quant_next(type, bytes + i * PANEL + LANES, &low[1], &high[1], scale[1], min[1]); \
+				v16 w0 = quant_weight(type, bytes, i, low[0], high[0], scale[0], min[0]);                \
+				v16 w1 = quant_weight(type, bytes + LANES, i, low[1], high[1], scale[1], min[1]);        \
 				USE                                                                                      \
 			}                                                                                                \
 		}                                                                                                        \

@@ -3,8 +3,6 @@
 
 #include <string.h>
 
-#define GROUPS_K 8 /* of QUANT_GROUP inputs in a block of the K types */
-
 static float half_at(const unsigned char *part, int lane)
 {
 	uint16_t bits;
@@ -19,27 +17,28 @@ static uint32_t word_at(const unsigned char *part, int row, int lane)
 	return word;
 }
 
-/* q without its offset; k counts within the block. */
-static int stored_q(enum dtype dtype, const unsigned char *block, struct quant_layout at, int k, int lane)
+/* q without its offset; k counts within the group. */
+static int stored_q(enum dtype dtype, const unsigned char *group, struct quant_layout at, int k, int lane)
 {
-	if (dtype == DTYPE_Q8_0) return (int8_t)block[at.low + k * PANEL + lane];
-	int q = (int)(word_at(block + at.low, k / 8, lane) >> (4 * (k % 8)) & 15);
-	if (dtype == DTYPE_Q6_K) return q | (int)(word_at(block + at.high, k / 16, lane) >> (2 * (k % 16)) & 3) << 4;
-	if (at.high) return q | (int)(word_at(block + at.high, k / 32, lane) >> (k % 32) & 1) << 4;
+	if (dtype == DTYPE_Q8_0) return (int8_t)group[k * PANEL + lane];
+	int q = (int)(word_at(group + at.low, k / 8, lane) >> (4 * (k % 8)) & 15);
+	if (at.high_bits == 2) return q | (int)(word_at(group + at.high, k / 16, lane) >> (2 * (k % 16)) & 3) << 4;
+	if (at.high_bits == 1) return q | (int)(word_at(group + at.high, 0, lane) >> k & 1) << 4;
 	return q;
 }
 
 float quant_element(enum dtype dtype, const void *panel, int k, int lane)
 {
 	struct quant_layout at = quant_layout(dtype);
-	int size = dtype_block(dtype), group = k % size / QUANT_GROUP;
+	int size = dtype_block(dtype), within = k % QUANT_GROUP;
 	const unsigned char *block = (const unsigned char *)panel + (size_t)(k / size) * (size_t)at.bytes;
-	float scale = half_at(block, lane), q = (float)(stored_q(dtype, block, at, k % size, lane) - quant_offset(dtype));
-	if (dtype == DTYPE_Q6_K) scale = scale * (float)(int8_t)block[at.scales + k % size / 16 * PANEL + lane];
-	else if (at.scales) scale = scale * (float)block[at.scales + group * PANEL + lane];
+	const unsigned char *group = block + at.head + k % size / QUANT_GROUP * at.group;
+	float scale = half_at(block, lane), q = (float)(stored_q(dtype, group, at, within, lane) - quant_offset(dtype));
+	if (dtype == DTYPE_Q6_K) scale = scale * (float)(int8_t)group[within / 16 * PANEL + lane];
+	else if (at.scales) scale = scale * (float)group[lane];
 	if (!at.min) return scale * q;
 	float min = half_at(block + at.min, lane);
-	if (at.mins) min = -(min * (float)block[at.mins + group * PANEL + lane]);
+	if (at.mins) min = -(min * (float)group[at.scales + lane]);
 	return fmaf(scale, q, min);
 }
 
@@ -113,7 +112,7 @@ static void pack_high(enum dtype dtype, struct stored s, int g, unsigned char *h
 		for (int half = 0; half < 2; half++) {
 			uint32_t word = 0;
 			for (int i = 0; i < 16; i++) word |= (uint32_t)(s.high[32 * (g / 4) + 16 * half + i] >> (2 * (g % 4)) & 3) << (2 * i);
-			put_word(high, 2 * g + half, lane, word);
+			put_word(high, half, lane, word);
 		}
 		return;
 	}
@@ -121,7 +120,7 @@ static void pack_high(enum dtype dtype, struct stored s, int g, unsigned char *h
 	if (dtype == DTYPE_Q5_K)
 		for (int i = 0; i < QUANT_GROUP; i++) word |= (uint32_t)(s.high[i] >> g & 1) << i;
 	else memcpy(&word, s.high, 4);
-	put_word(high, g, lane, word);
+	put_word(high, 0, lane, word);
 }
 
 void quant_pack(enum dtype dtype, void *panel_block, int lane, const void *stored)
@@ -132,32 +131,33 @@ void quant_pack(enum dtype dtype, void *panel_block, int lane, const void *store
 	struct stored s = stored_parts(dtype, in);
 	memcpy(out + 2 * lane, dtype == DTYPE_Q6_K ? in + 208 : in, 2);
 	if (at.min) memcpy(out + at.min + 2 * lane, in + 2, 2);
-	if (dtype == DTYPE_Q8_0) {
-		for (int i = 0; i < QUANT_GROUP; i++) out[at.low + i * PANEL + lane] = s.low[i];
-		return;
-	}
 	for (int g = 0; g < dtype_block(dtype) / QUANT_GROUP; g++) {
-		unsigned char q[QUANT_GROUP];
+		unsigned char q[QUANT_GROUP], *group = out + at.head + g * at.group;
+		if (dtype == DTYPE_Q8_0) {
+			for (int i = 0; i < QUANT_GROUP; i++) group[i * PANEL + lane] = s.low[i];
+			return;
+		}
 		low_of_group(dtype, s, g, q);
-		for (int w = 0; w < QUANT_GROUP / 8; w++) put_word(out + at.low, g * (QUANT_GROUP / 8) + w, lane, pack_eight(q + 8 * w));
-		if (at.high) pack_high(dtype, s, g, out + at.high, lane);
-		if (at.mins) unpack_scale(in + 4, g, &out[at.scales + g * PANEL + lane], &out[at.mins + g * PANEL + lane]);
+		for (int w = 0; w < QUANT_GROUP / 8; w++) put_word(group + at.low, w, lane, pack_eight(q + 8 * w));
+		if (at.high_bits) pack_high(dtype, s, g, group + at.high, lane);
+		if (at.mins) unpack_scale(in + 4, g, &group[lane], &group[at.scales + lane]);
+		for (int i = 0; dtype == DTYPE_Q6_K && i < 2; i++) group[i * PANEL + lane] = in[192 + 2 * g + i];
 	}
-	if (dtype == DTYPE_Q6_K)
-		for (int i = 0; i < 2 * GROUPS_K; i++) out[at.scales + i * PANEL + lane] = in[192 + i];
 }
 
-/* [begin, end) of a panel block is an array [..][PANEL] of `unit` bytes. */
-static void copy_part(unsigned char *out, const unsigned char *in, int begin, int end, int unit, int lane)
+/* `bytes` from `from` on are an array [..][PANEL] of `unit` bytes. */
+static void copy_part(unsigned char *out, const unsigned char *in, int from, int bytes, int unit, int lane)
 {
-	for (int at = begin + lane * unit; at < end; at += PANEL * unit) memcpy(out + at, in + at, (size_t)unit);
+	for (int at = from + lane * unit; at < from + bytes; at += PANEL * unit) memcpy(out + at, in + at, (size_t)unit);
 }
 
 void quant_copy_lane(enum dtype dtype, void *panel_block, const void *from, int lane)
 {
 	struct quant_layout at = quant_layout(dtype);
-	int words = at.high ? at.high : at.low, bytes = at.scales ? at.scales : words; /* where words and single bytes begin */
-	copy_part(panel_block, from, 0, bytes, 2, lane);
-	copy_part(panel_block, from, bytes, words, 1, lane);
-	copy_part(panel_block, from, words, at.bytes, dtype == DTYPE_Q8_0 ? 1 : 4, lane);
+	copy_part(panel_block, from, 0, at.head, 2, lane);
+	for (int begin = at.head; begin < at.bytes; begin += at.group) {
+		int bytes = at.scales + at.mins; /* these are single */
+		copy_part(panel_block, from, begin, bytes, 1, lane);
+		copy_part(panel_block, from, begin + bytes, at.group - bytes, dtype == DTYPE_Q8_0 ? 1 : 4, lane);
+	}
 }
