@@ -90,7 +90,7 @@ static enum status parse_token(const json_t *node, struct json_text *content, st
 static enum status add_token(struct added *out, const json_t *node, const struct vocab *model, const struct log *log, struct error *err)
 {
 	struct json_text content;
-	struct added_token token;
+	struct added_token token = {0};
 	int64_t claimed;
 	TRY(parse_token(node, &content, &token, &claimed, err));
 	if (content.size == 0) return STATUS_OK; /* as in the reference */
@@ -120,8 +120,13 @@ static enum status index_token(struct added *out, uint32_t i, const struct norma
 	const struct vocab_entry *entry = &out->vocab.entries[i];
 	const char *text = out->vocab.texts.data + entry->offset;
 	size_t n = entry->length;
-	if (!out->tokens[i].normalized) return trie_add(&out->raw, text, n, (int32_t)i, err);
+	struct added_token *token = &out->tokens[i];
+	if (!token->normalized) return trie_add(&out->raw, text, n, (int32_t)i, err);
 	TRY(normalizer_run(normalizer, scratch, text, n, spare, &text, &n, err));
+	if (out->forms.size + n > UINT32_MAX) return FAIL(err, UNSUPPORTED, "added tokens: more than 4 GiB of text");
+	token->form = (uint32_t)out->forms.size;
+	token->form_length = (uint32_t)n;
+	TRY(buf_append(&out->forms, text, n, err));
 	return n > 0 ? trie_add(&out->normal, text, n, (int32_t)i, err) : STATUS_OK;
 }
 
@@ -132,9 +137,12 @@ static enum status index_tokens(struct added *out, const struct normalizer *norm
 	bool words = false;
 	enum status st;
 	TRY(pattern_scratch_create(&scratch, err));
-	for (uint32_t i = 0; i < out->vocab.count; i++) {
-		words = words || out->tokens[i].single_word;
-		TRY_GOTO(index_token(out, i, normalizer, scratch, spare, err), out);
+	for (int special = 1; special >= 0; special--) { /* of two tokens with one normal form a special one counts */
+		for (uint32_t i = 0; i < out->vocab.count; i++) {
+			if (out->tokens[i].special != (special != 0)) continue;
+			words = words || out->tokens[i].single_word;
+			TRY_GOTO(index_token(out, i, normalizer, scratch, spare, err), out);
+		}
 	}
 	st = words ? pattern_regex(&out->word, "[\\w\\u200C\\u200D]", 16, err) : STATUS_OK;
 out:
@@ -162,6 +170,7 @@ fail:
 void added_fini(struct added *added)
 {
 	vocab_fini(&added->vocab);
+	buf_fini(&added->forms);
 	free(added->tokens);
 	trie_fini(&added->raw);
 	trie_fini(&added->normal);
@@ -169,10 +178,24 @@ void added_fini(struct added *added)
 	*added = (struct added){0};
 }
 
+static const struct added_token *token_of(const struct added *added, int32_t id)
+{
+	if (id < 0 || id >= added->vocab.id_end || added->vocab.by_id[id] == 0) return NULL;
+	return &added->tokens[added->vocab.by_id[id] - 1];
+}
+
 bool added_is_special(const struct added *added, int32_t id)
 {
-	if (id < 0 || id >= added->vocab.id_end || added->vocab.by_id[id] == 0) return false;
-	return added->tokens[added->vocab.by_id[id] - 1].special;
+	const struct added_token *token = token_of(added, id);
+	return token && token->special;
+}
+
+const char *added_text(const struct added *added, int32_t id, size_t *n)
+{
+	const struct added_token *token = token_of(added, id);
+	if (!token || !token->normalized) return vocab_text(&added->vocab, id, n);
+	*n = token->form_length;
+	return added->forms.data + token->form;
 }
 
 /* ---- finding ---- */
@@ -235,6 +258,7 @@ static enum status find(const struct added *added, struct pattern_scratch *scrat
 		int32_t found = trie_longest(trie, walk->text + at, walk->n - at, &length);
 		walk->next = at + (found >= 0 ? length : 1);
 		if (found < 0) continue;
+		if (walk->plain && added->tokens[found].special) continue;
 		bool touches = false;
 		if (added->tokens[found].single_word) TRY(touches_word(added, scratch, walk, at, at + length, &touches, err));
 		if (touches) continue;

@@ -21,6 +21,7 @@
 
 struct added_token {
 	bool single_word, lstrip, rstrip, normalized, special;
+	uint32_t form, form_length; /* normalized: the normal form, in `forms` */
 };
 
 /* A trie over bytes; node 0 is the root, whose children are in `first`. */
@@ -39,6 +40,7 @@ struct trie {
 struct added {
 	struct vocab vocab; /* entry i of `vocab` is token i */
 	struct added_token *tokens;
+	struct buf forms;
 	struct trie raw, normal; /* normalized false, true */
 	struct pattern *word;    /* \w, if a token is single_word */
 };
@@ -49,14 +51,17 @@ enum status added_parse(struct added *out, const struct json_t *node, const stru
                         const struct log *log, struct error *err) NODISCARD;
 void added_fini(struct added *added);
 bool added_is_special(const struct added *added, int32_t id);
+/* What the decoders get for the token: its text, or its normal form where that is what is looked for. NULL: not here. */
+const char *added_text(const struct added *added, int32_t id, size_t *n);
 
-/* A walk over text[0..n): stretches of text and tokens in turn. Start from {.trie, .text, .n}. */
+/* A walk over text[0..n): stretches of text and tokens in turn. Start from the first four members. */
 struct added_walk {
 	const struct trie *trie;
+	bool plain; /* special tokens are stepped over as ordinary text */
 	const char *text;
 	size_t n;
-	size_t next; /* where the search goes on */
-	size_t done; /* what is before was handed out */
+	size_t next;     /* where the search goes on */
+	size_t done;     /* what is before was handed out */
 	int32_t pending; /* token found behind the stretch that was handed out, + 1 */
 	size_t pending_end;
 };

@@ -59,6 +59,7 @@ static enum status add_category(struct char_class *into, const char *category, s
 {
 	if (strcmp(category, "C") == 0) { /* unassigned code points have to lose the new ones: not an item, an alternative */
 		TRY(buf_puts(&into->items, "\\p{Cc}\\p{Cf}\\p{Co}", err));
+		TRY(add_new_ranges(&into->items, "C", 0, err));
 		category = "Cn";
 	}
 	if (strcmp(category, "Cn") == 0) {
@@ -70,11 +71,13 @@ static enum status add_category(struct char_class *into, const char *category, s
 	return add_new_ranges(&into->items, category, 0, err);
 }
 
-/* \w of the reference: Alphabetic, Mark, Decimal_Number, Connector_Punctuation. The ranges are the circled letters. */
-static enum status add_word(struct char_class *into, struct error *err)
+/* \w of the reference: Alphabetic, Mark, Decimal_Number, Connector_Punctuation; outside of brackets also the superscripts and
+ * fractions of its Latin-1 table. The ranges from U+24B6 on are the circled letters. */
+static enum status add_word(struct char_class *into, bool bare, struct error *err)
 {
 	static const char *const categories[] = {"L", "M", "Nd", "Nl", "Pc"};
 	for (size_t i = 0; i < sizeof categories / sizeof *categories; i++) TRY(add_category(into, categories[i], err));
+	if (bare) TRY(buf_puts(&into->items, "\\x{B2}\\x{B3}\\x{B9}\\x{BC}-\\x{BE}", err));
 	return buf_puts(&into->items, "\\x{24B6}-\\x{24E9}\\x{1F130}-\\x{1F149}\\x{1F150}-\\x{1F169}\\x{1F170}-\\x{1F189}", err);
 }
 
@@ -144,13 +147,13 @@ static enum status property(struct rewrite *rw, struct char_class *into, bool ne
 	return st;
 }
 
-static enum status add_simple_set(struct char_class *set, char letter, struct error *err)
+static enum status add_simple_set(struct char_class *set, char letter, bool bare, struct error *err)
 {
 	switch (letter) {
 	case 's': return buf_puts(&set->items, UNICODE_SPACE_ITEMS, err);
 	case 'd': return add_category(set, "Nd", err);
 	case 'h': return buf_puts(&set->items, "0-9a-fA-F", err);
-	default: return add_word(set, err);
+	default: return add_word(set, bare, err);
 	}
 }
 
@@ -164,7 +167,7 @@ enum status rewrite_set(struct rewrite *rw, struct char_class *into, bool *is_se
 	char letter = negated ? (char)(c - 'A' + 'a') : c;
 	if (letter == 'p') return property(rw, into, negated);
 	struct char_class set = {0};
-	enum status st = add_simple_set(&set, letter, rw->err);
+	enum status st = add_simple_set(&set, letter, rw->depth == 0, rw->err);
 	if (st == STATUS_OK) st = add_class(into, &set, negated, rw->err);
 	char_class_fini(&set);
 	return st;
@@ -179,7 +182,7 @@ static enum status posix_name(struct rewrite *rw, struct char_class *into)
 		size_t n = strlen(names[i][0]);
 		if ((size_t)(rw->end - rw->p) < n || memcmp(rw->p, names[i][0], n) != 0) continue;
 		rw->p += n;
-		return add_simple_set(into, names[i][1][0], rw->err);
+		return add_simple_set(into, names[i][1][0], false, rw->err);
 	}
 	return FAIL(rw->err, UNSUPPORTED, "pattern: this [:name:] is not implemented in %.200s", rw->text);
 }

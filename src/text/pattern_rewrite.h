@@ -27,7 +27,7 @@ enum status pattern_rewrite(struct buf *out, const char *text, size_t n, struct 
 struct rewrite {
 	const char *p, *end; /* what is left */
 	const char *text;    /* the whole pattern, for messages */
-	int depth;
+	int depth;           /* of brackets */
 	struct error *err;
 };
 

@@ -24,16 +24,18 @@ static enum status append_special(const json_t *table, const json_t *piece, stru
 }
 
 /* Splits the pieces of "single" at the sequence A. */
-static enum status read_pieces(const json_t *node, struct postprocessor *parts, struct error *err)
+static enum status parse_template(struct postprocessor *out, const json_t *node, struct error *err)
 {
 	const json_t *pieces, *table = json_field(node, "special_tokens");
 	bool seen = false;
+	if (out->has_template) return FAIL(err, UNSUPPORTED, "post-processor: more than one template is not supported");
+	out->has_template = true;
 	TRY(json_field_array(node, "template", "single", &pieces, err));
 	for (size_t i = 0; i < json_array_size(pieces); i++) {
 		const json_t *piece = json_array_get(pieces, i), *special = json_field(piece, "SpecialToken");
 		const json_t *sequence = json_field(piece, "Sequence");
 		if (special) {
-			TRY(append_special(table, special, seen ? &parts->after : &parts->before, err));
+			TRY(append_special(table, special, seen ? &out->after : &out->before, err));
 			continue;
 		}
 		struct json_text name;
@@ -43,25 +45,6 @@ static enum status read_pieces(const json_t *node, struct postprocessor *parts, 
 		seen = true;
 	}
 	return seen ? STATUS_OK : FAIL(err, UNSUPPORTED, "template: \"single\" does not hold the sequence A");
-}
-
-static enum status prepend(struct token_list *list, struct token_list *front, struct error *err)
-{
-	TRY(token_list_append(front, list->ids, list->count, err));
-	struct token_list old = *list;
-	*list = *front;
-	*front = old;
-	return STATUS_OK;
-}
-
-static enum status parse_template(struct postprocessor *out, const json_t *node, struct error *err)
-{
-	struct postprocessor parts = {0};
-	enum status st = read_pieces(node, &parts, err);
-	if (st == STATUS_OK) st = token_list_append(&out->after, parts.after.ids, parts.after.count, err);
-	if (st == STATUS_OK) st = prepend(&out->before, &parts.before, err);
-	postprocessor_fini(&parts);
-	return st;
 }
 
 static enum status parse_node(struct postprocessor *out, const json_t *node, int depth, struct error *err)

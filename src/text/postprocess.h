@@ -1,6 +1,7 @@
 /* postprocess.h: what the post-processor of tokenizer.json puts around the ids of a text: BOS, EOS and the like.
  *
- * ByteLevel only moves offsets, which nobody asks for here. A chain of templates nests: the next one goes around the last.
+ * ByteLevel only moves offsets, which nobody asks for here. A second template is refused: what the reference makes of one (it takes
+ * the parts of the first for a pair of texts) can hardly be meant.
  */
 #ifndef TANDEM_TEXT_POSTPROCESS_H
 #define TANDEM_TEXT_POSTPROCESS_H
@@ -9,6 +10,7 @@
 
 struct postprocessor {
 	struct token_list before, after;
+	bool has_template;
 };
 
 struct json_t;

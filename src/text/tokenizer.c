@@ -105,16 +105,11 @@ int32_t tokenizer_id(const struct tokenizer *tokenizer, const char *text)
 	return id >= 0 ? id : vocab_find(&tokenizer->bpe.vocab, text, n);
 }
 
-static const char *text_of(const struct tokenizer *tokenizer, int32_t id, size_t *n)
-{
-	const char *text = vocab_text(&tokenizer->added.vocab, id, n);
-	return text ? text : vocab_text(&tokenizer->bpe.vocab, id, n);
-}
-
 const char *tokenizer_text(const struct tokenizer *tokenizer, int32_t id)
 {
 	size_t n;
-	return text_of(tokenizer, id, &n);
+	const char *text = vocab_text(&tokenizer->added.vocab, id, &n);
+	return text ? text : vocab_text(&tokenizer->bpe.vocab, id, &n);
 }
 
 bool tokenizer_is_special(const struct tokenizer *tokenizer, int32_t id)
@@ -128,6 +123,7 @@ bool tokenizer_is_special(const struct tokenizer *tokenizer, int32_t id)
 struct encoding {
 	const struct tokenizer *tokenizer;
 	struct token_list *out;
+	bool plain; /* special-token text is ordinary text */
 	struct pattern_scratch *patterns;
 	struct bpe_scratch *bpe;
 	struct pieces pieces;
@@ -159,7 +155,7 @@ static enum status encode_segment(struct encoding *e, const char *text, size_t n
 static enum status encode_stretch(struct encoding *e, const char *text, size_t n, bool first, struct error *err)
 {
 	const struct tokenizer *t = e->tokenizer;
-	struct added_walk walk = {.trie = &t->added.normal};
+	struct added_walk walk = {.trie = &t->added.normal, .plain = e->plain};
 	TRY(normalizer_run(&t->normalizer, e->patterns, text, n, e->normal, &walk.text, &walk.n, err));
 	for (;;) {
 		bool more;
@@ -175,7 +171,7 @@ static enum status encode_stretch(struct encoding *e, const char *text, size_t n
 static enum status encode_text(struct encoding *e, const char *text, size_t n, struct error *err)
 {
 	const struct added *added = &e->tokenizer->added;
-	struct added_walk walk = {.trie = &added->raw, .text = text, .n = n};
+	struct added_walk walk = {.trie = &added->raw, .plain = e->plain, .text = text, .n = n};
 	for (;;) {
 		bool more;
 		int32_t id;
@@ -195,10 +191,10 @@ static enum status encode_whole(struct encoding *e, const char *text, size_t n, 
 	return add_special ? token_list_append(e->out, around->after.ids, around->after.count, err) : STATUS_OK;
 }
 
-enum status tokenizer_encode(const struct tokenizer *tokenizer, const char *text, size_t n, bool add_special, struct token_list *out,
-                             struct error *err)
+static enum status encode_mended(const struct tokenizer *tokenizer, const char *text, size_t n, bool add_special, bool plain,
+                                 struct token_list *out, struct error *err)
 {
-	struct encoding e = {.tokenizer = tokenizer, .out = out};
+	struct encoding e = {.tokenizer = tokenizer, .out = out, .plain = plain};
 	struct buf mended = {0};
 	size_t kept = out->count;
 	enum status st;
@@ -216,6 +212,17 @@ out:
 	encoding_fini(&e);
 	buf_fini(&mended);
 	return st;
+}
+
+enum status tokenizer_encode(const struct tokenizer *tokenizer, const char *text, size_t n, bool add_special, struct token_list *out,
+                             struct error *err)
+{
+	return encode_mended(tokenizer, text, n, add_special, false, out, err);
+}
+
+enum status tokenizer_encode_plain(const struct tokenizer *tokenizer, const char *text, size_t n, struct token_list *out, struct error *err)
+{
+	return encode_mended(tokenizer, text, n, false, true, out, err);
 }
 
 /* ---- decoding ---- */
@@ -255,7 +262,8 @@ void detokenizer_destroy(struct detokenizer **detokenizer)
 enum status detokenizer_push(struct detokenizer *detokenizer, int32_t id, struct buf *piece, struct error *err)
 {
 	size_t n;
-	const char *text = text_of(detokenizer->tokenizer, id, &n);
+	const char *text = added_text(&detokenizer->tokenizer->added, id, &n);
+	if (!text) text = vocab_text(&detokenizer->tokenizer->bpe.vocab, id, &n);
 	if (!text || (detokenizer->skip_special && tokenizer_is_special(detokenizer->tokenizer, id))) return STATUS_OK;
 	return decoder_push(&detokenizer->state, text, n, piece, err);
 }

@@ -50,6 +50,11 @@ bool tokenizer_is_special(const struct tokenizer *tokenizer, int32_t id);
 enum status tokenizer_encode(const struct tokenizer *tokenizer, const char *text, size_t n, bool add_special, struct token_list *out,
                              struct error *err) NODISCARD;
 
+/* The same without the template, and special-token text is ordinary text: for what a user wrote, in a prompt that a template
+ * made. (The reference's encode_special_tokens.) Added tokens that are not special are still found. */
+enum status tokenizer_encode_plain(const struct tokenizer *tokenizer, const char *text, size_t n, struct token_list *out,
+                                   struct error *err) NODISCARD;
+
 /* Appends the text of ids[0..n) to `out` (valid UTF-8), decoders applied as HF does. Ids that the file does not name decode to
  * nothing. */
 enum status tokenizer_decode(const struct tokenizer *tokenizer, const int32_t *ids, size_t n, bool skip_special, struct buf *out,

@@ -7,7 +7,7 @@
  *
  * Every corpus file (folders are walked one level) is first run as it is, so naming one file replays it; then seeded random
  * mutations of the corpus run until S seconds have passed (default 5; 0: no mutations). The same seed gives the same
- * sequence of inputs. -keep writes each input to FILE before it runs, so that a crash leaves its cause behind.
+ * sequence of inputs. A failure ends the program at once, as under libFuzzer. -keep writes each input to FILE before it runs, so that a crash leaves its cause behind.
  */
 #ifndef TANDEM_TESTS_FUZZ_STANDALONE_H
 #define TANDEM_TESTS_FUZZ_STANDALONE_H
@@ -181,7 +181,7 @@ int main(int argc, char **argv)
 	run.seed = seed;
 	for (size_t i = 0; i < run.count; i++) fuzz_one(&run, run.corpus[i].data, run.corpus[i].size);
 	for (uint64_t end = clock_ns() + seconds * 1000000000u; clock_ns() < end; runs++) fuzz_mutated(&run);
-	printf("fuzz: %zu corpus inputs, %llu mutations, seed %llu, no failure\n", run.count, (unsigned long long)runs, (unsigned long long)seed);
+	printf("fuzz: %zu corpus inputs, %llu mutations, seed %llu\n1 passed, 0 failed\n", run.count, (unsigned long long)runs, (unsigned long long)seed);
 	for (size_t i = 0; i < run.count; i++) buf_fini(&run.corpus[i]);
 	return 0;
 }

@@ -11,10 +11,10 @@ import argparse
 import json
 import os
 import random
+import resource
 import subprocess
 import sys
 import tempfile
-import time
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import corpus
@@ -23,6 +23,19 @@ import small
 
 class Different(Exception):
     pass
+
+
+class Unfit(Exception):
+    """The library itself fails on this file: no case."""
+
+
+def asked(call, *args, **kwargs):
+    try:
+        return call(*args, **kwargs)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as e:  # its panics are no Exception
+        raise Unfit(str(e)) from e
 
 
 def program(args, folder, flags, data):
@@ -48,6 +61,12 @@ def reference(folder):
     return made
 
 
+def processor_seconds():
+    """Of the programs that ended: what else the machine does is not counted."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
 def check(folder, what, source, ours, theirs):
     if ours == theirs:
         return
@@ -57,17 +76,17 @@ def check(folder, what, source, ours, theirs):
 
 def compare_texts(args, folder, hf, texts, special):
     flags = ["--add-special"] if special else []
+    theirs = [e.ids for e in asked(hf.encode_batch, texts, add_special_tokens=special)]
     ours = jsonl(args, folder, flags, "text", "tokens", texts)
-    theirs = [e.ids for e in hf.encode_batch(texts, add_special_tokens=special)]
     for text, a, b in zip(texts, ours, theirs):
         check(folder, "encoding", text, a, b)
     return theirs
 
 
 def compare_decoding(args, folder, hf, lists):
-    ours = jsonl(args, folder, ["--decode"], "tokens", "text", lists)
-    for ids, a in zip(lists, ours):
-        check(folder, "decoding", ids, a, hf.decode(ids, skip_special_tokens=False))
+    theirs = [asked(hf.decode, ids, skip_special_tokens=False) for ids in lists]
+    for ids, a, b in zip(lists, jsonl(args, folder, ["--decode"], "tokens", "text", lists), theirs):
+        check(folder, "decoding", ids, a, b)
 
 
 def random_ids(r, hf, count):
@@ -96,14 +115,22 @@ def compare_folder(args, folder):
     count = 0
     for name, text in corpus.adversarial(args.seed, args.adversarial):
         data = text.encode()
-        begun = time.monotonic()
+        begun = processor_seconds()
         ours = json.loads(program(args, folder, [], data))
-        slow = max(slow, time.monotonic() - begun)
+        slow = max(slow, processor_seconds() - begun)
         check(folder, f"encoding of 1 MB of {name}", name, ours, hf.encode(text, add_special_tokens=False).ids)
         size += len(data)
         count += 1
-    print(f"{folder}: {size / 1e6:.1f} MB in {len(texts)} texts, {count} adversarial texts (slowest {slow:.2f} s with loading), "
+    print(f"{folder}: {size / 1e6:.1f} MB in {len(texts)} texts, {count} adversarial texts (at most {slow:.2f} s of processor time, loading included), "
           f"{sum(map(len, ids))} ids, {len(ids) + len(lists)} decodings: 0 differences", flush=True)
+
+
+def ambiguous(description, hf):
+    """Two added tokens with one normal form: the library's choice between them differs from run to run."""
+    forms = [t["content"] for t in description["added_tokens"] if t["normalized"]]
+    if hf.normalizer:
+        forms = [hf.normalizer.normalize_str(form) for form in forms]
+    return len(set(forms)) < len(forms) or "" in forms
 
 
 def compare_small(args, count):
@@ -116,8 +143,10 @@ def compare_small(args, count):
             with open(path, "w", encoding="utf-8") as f:
                 json.dump(description, f)
             try:
-                hf = reference(folder)
-            except Exception:  # a combination that the library refuses is no case
+                hf = asked(reference, folder)
+                if ambiguous(description, hf):
+                    raise Unfit("ambiguous")
+            except Unfit:
                 refused += 1
                 continue
             texts = [small.text(r) for _ in range(40)]
@@ -125,10 +154,12 @@ def compare_small(args, count):
                 compare_texts(args, folder, hf, texts, True)
                 ids = compare_texts(args, folder, hf, texts, False)
                 compare_decoding(args, folder, hf, ids + random_ids(r, hf, 40))
+            except Unfit:
+                refused += 1
             except Different as e:
                 raise Different(f"random file {i} of seed {args.seed}: {json.dumps({k: v for k, v in description.items() if k != 'model'})}\n"
                                 f"model {json.dumps({k: v for k, v in description['model'].items() if k not in ('vocab', 'merges')})}\n{e}") from e
-    print(f"{count - refused} random tokenizer.json files, 40 texts and 80 decodings each: 0 differences")
+    print(f"{count - refused} random tokenizer.json files, 40 texts and 80 decodings each: 0 differences ({refused} refused by the library)")
 
 
 def main():
