@@ -20,6 +20,7 @@ struct choice {
 	struct token_list ids;    /* to be put out, where wanted */
 	int64_t chars;            /* code points of text so far, echo included */
 	int tokens;               /* generated */
+	uint64_t last_ns;         /* when the last one came */
 	bool role_sent, submitted, over; /* over: the terminal event has come */
 	const char *finish; /* static; NULL while open */
 	int stop;           /* the stop string that ended it; -1 */

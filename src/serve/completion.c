@@ -191,6 +191,8 @@ static void count_token(struct completion *c, struct choice *choice, uint64_t at
 	c->times.completion_tokens++;
 	if (!c->times.first_ns) c->times.first_ns = at_ns;
 	c->times.last_ns = at_ns;
+	c->times.gap_ns = choice->last_ns ? at_ns - choice->last_ns : 0;
+	choice->last_ns = at_ns;
 }
 
 static void on_token(struct completion *c, struct choice *choice, const struct driver_event *event)
@@ -215,6 +217,7 @@ void completion_event(struct completion *c, const struct driver_event *event)
 {
 	struct choice *choice = event->job->owner;
 	bool last = event->event.finish != TANDEM_RUNNING;
+	c->times.gap_ns = 0;
 	if (last) {
 		choice->over = true;
 		c->in_flight--;
@@ -254,6 +257,11 @@ struct completion *completion_of(const struct driver_job *job)
 {
 	const struct choice *choice = job->owner;
 	return choice->completion;
+}
+
+void *completion_context(const struct completion *c)
+{
+	return c->context;
 }
 
 int completion_choices(const struct completion *c)

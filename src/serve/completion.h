@@ -25,7 +25,7 @@ struct completion_options {
 	uint64_t seed;           /* where the request gives none */
 	/* Asks for the end of a job whose events no longer matter. */
 	void (*cancel)(void *context, struct driver_job *job);
-	void *context;
+	void *context; /* of cancel, and whoever asks completion_context */
 };
 
 /* 400 if a prompt does not fit. */
@@ -34,6 +34,7 @@ enum status completion_create(struct completion **out, const struct completion_o
 void completion_destroy(struct completion **completion);
 /* The one that a job belongs to. */
 struct completion *completion_of(const struct driver_job *job);
+void *completion_context(const struct completion *completion);
 
 /* Puts the jobs to be submitted into `jobs`, which has room for completion_choices; returns how many. None may be needed. */
 int completion_jobs(struct completion *completion, struct driver_job **jobs);
@@ -62,6 +63,7 @@ bool completion_begun(const struct completion *completion);
 /* What metrics want to know. */
 struct completion_times {
 	uint64_t arrival_ns, first_ns, last_ns; /* first and last token of any choice; 0: none */
+	uint64_t gap_ns; /* between the last token and the one before it of the same choice; 0: the last event brought none */
 	int prompt_tokens, completion_tokens, cached_tokens;
 };
 void completion_get_times(const struct completion *completion, struct completion_times *out);

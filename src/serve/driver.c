@@ -258,6 +258,10 @@ static bool run_step(struct driver *d)
 	int code = tandem_step(d->options.engine, d->events, d->options.max_events, &count, &idle, &why);
 	publish(d, true, idle || d->active_count <= count); /* before the events: who got the last one sees the free KV */
 	pass_events(d, count);
+	if (code == STATUS_CANCELLED) { /* interrupted: whoever did that is about to stop us */
+		finish_all(d, TANDEM_CANCELLED, NULL);
+		return true;
+	}
 	if (code) return recover(d, &why);
 	if (idle && d->active_count) { /* cannot be: the engine holds nothing that we wait for */
 		why = (struct tandem_error){.code = STATUS_MISMATCH, .text = "engine: idle with requests in flight; this is a bug"};

@@ -19,8 +19,7 @@ struct facts {
 	int64_t created;                          /* Unix time of the start */
 	struct tandem_info info;                  /* as it was at the start: sizes, eos, sampling defaults */
 	const struct tokenizer *tokenizer;        /* NULL: token ids only */
-	const struct chat_template *chat_template; /* NULL: /v1/chat/completions is refused, with `no_chat` as the reason */
-	const char *no_chat;
+	const struct chat_template *chat_template; /* NULL: none; its own problem is the answer where it has one */
 	bool model_defaults; /* generation_config.json fills in what a request leaves open */
 	int capacity;        /* sequences that may be running or queued at once */
 };

@@ -32,7 +32,7 @@ void out_puts(struct out *out, const char *text)
 
 void out_printf(struct out *out, const char *format, ...)
 {
-	char text[512];
+	char text[1024];
 	va_list args;
 	va_start(args, format);
 	int n = vsnprintf(text, sizeof text, format, args);

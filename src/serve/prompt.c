@@ -27,10 +27,10 @@ enum status prompt_count(const json_t *body, enum endpoint endpoint, int *count,
 {
 	*count = 1;
 	if (endpoint == ENDPOINT_CHAT) return STATUS_OK;
-	const json_t *value = fields_get(body, "prompt");
+	const json_t *value = body_get(body, "prompt");
 	if (!value) return refuse(r, 400, "prompt", "prompt is missing; give text or token ids");
 	if (!json_is_string(value) && !json_is_array(value))
-		return refuse(r, 400, "prompt", "prompt must be a string, an array of strings, or an array of token ids, not %s", fields_type_name(value));
+		return refuse(r, 400, "prompt", "prompt must be a string, an array of strings, or an array of token ids, not %s", body_type_name(value));
 	if (json_is_array(value) && !json_array_size(value)) return refuse(r, 400, "prompt", "prompt is empty; give text or token ids");
 	if (!is_list(value)) return STATUS_OK;
 	if (json_array_size(value) > REQUEST_MAX_PROMPTS)
@@ -46,7 +46,7 @@ enum status prompt_ids(const json_t *array, const char *name, int vocab_size, st
 	if (token_list_reserve(out, json_array_size(array), NULL) != STATUS_OK) return refuse_memory(r);
 	json_array_foreach((json_t *)array, i, item) {
 		int64_t id;
-		TRY(fields_whole(item, name, 0, vocab_size - 1, &id, r));
+		TRY(body_whole(item, name, 0, vocab_size - 1, &id, r));
 		out->ids[out->count++] = (int32_t)id;
 	}
 	return STATUS_OK;
@@ -67,7 +67,7 @@ static enum status read_one(struct prompt *p, const json_t *value, const struct 
 {
 	if (json_is_string(value)) TRY(read_text(p, value, q, facts, r));
 	else if (json_is_array(value)) TRY(prompt_ids(value, "prompt", facts->info.vocab_size, &p->ids, r));
-	else return refuse(r, 400, "prompt", "a prompt must be a string or an array of token ids, not %s", fields_type_name(value));
+	else return refuse(r, 400, "prompt", "a prompt must be a string or an array of token ids, not %s", body_type_name(value));
 	if (!p->ids.count) return refuse(r, 400, "prompt", "prompt has no token; give some text or token ids");
 	if (json_is_string(value) || !q->echo || !facts->tokenizer) return STATUS_OK;
 	struct error err = {0};
@@ -84,7 +84,7 @@ static void truncate(struct prompt *p, int most)
 
 static enum status read_all(struct prompts *out, const json_t *body, const struct request *q, const struct facts *facts, struct refusal *r)
 {
-	const json_t *value = fields_get(body, "prompt");
+	const json_t *value = body_get(body, "prompt");
 	for (int i = 0; i < out->count; i++) {
 		struct prompt *p = &out->items[i];
 		if (q->endpoint == ENDPOINT_CHAT) TRY(chat_tokens(&p->ids, body, q, facts, r));

@@ -32,7 +32,8 @@ enum status refuse_error(struct refusal *r, const char *param, enum status code,
 	case STATUS_RANK_LOST:
 	case STATUS_DEVICE_FAULT: break;
 	}
-	return refuse(r, 500, param, "%s", err->text[0] ? err->text : status_name(code));
+	/* What failed inside is for the log, not for clients. */
+	return refuse(r, 500, param, "the server failed while it worked on this request; it can be sent again");
 }
 
 enum status refuse_memory(struct refusal *r)

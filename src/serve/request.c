@@ -55,9 +55,9 @@ void request_fini(struct request *request)
 
 enum status request_model(const json_t *body, const struct facts *facts, struct refusal *r)
 {
-	const json_t *value = fields_get(body, "model");
+	const json_t *value = body_get(body, "model");
 	if (!value) return STATUS_OK;
-	if (!json_is_string(value)) return refuse(r, 400, "model", "model must be a string, not %s", fields_type_name(value));
+	if (!json_is_string(value)) return refuse(r, 400, "model", "model must be a string, not %s", body_type_name(value));
 	size_t n = json_string_length(value);
 	for (int i = 0; i < facts->name_count; i++)
 		if (n == strlen(facts->names[i]) && !memcmp(json_string_value(value), facts->names[i], n)) return STATUS_OK;
@@ -92,10 +92,10 @@ static void settle_sampling(struct request *q)
 
 static enum status read_best_of(const struct request *q, const json_t *body, struct refusal *r)
 {
-	const json_t *value = fields_get(body, "best_of");
+	const json_t *value = body_get(body, "best_of");
 	int64_t best;
 	if (!value) return STATUS_OK;
-	TRY(fields_whole(value, "best_of", 0, 20, &best, r));
+	TRY(body_whole(value, "best_of", 0, 20, &best, r));
 	if (best <= 1 || best == q->n) return STATUS_OK;
 	return refuse(r, 400, "best_of", "best_of is %lld; it must be 1 or equal to n (%d)", (long long)best, q->n);
 }
@@ -110,15 +110,15 @@ static enum status add_stop(struct request *q, const json_t *value, struct refus
 
 static enum status read_stop(struct request *q, const json_t *body, struct refusal *r)
 {
-	const json_t *value = fields_get(body, "stop"), *item;
+	const json_t *value = body_get(body, "stop"), *item;
 	size_t i;
 	if (!value) return STATUS_OK;
 	if (json_is_string(value)) return add_stop(q, value, r);
-	if (!json_is_array(value)) return refuse(r, 400, "stop", "stop must be a string or an array of strings, not %s", fields_type_name(value));
+	if (!json_is_array(value)) return refuse(r, 400, "stop", "stop must be a string or an array of strings, not %s", body_type_name(value));
 	if (json_array_size(value) > STOP_MAX_STRINGS)
 		return refuse(r, 400, "stop", "stop has %zu strings; at most %d are taken", json_array_size(value), STOP_MAX_STRINGS);
 	json_array_foreach((json_t *)value, i, item) {
-		if (!json_is_string(item)) return refuse(r, 400, "stop", "stop[%zu] must be a string, not %s", i, fields_type_name(item));
+		if (!json_is_string(item)) return refuse(r, 400, "stop", "stop[%zu] must be a string, not %s", i, body_type_name(item));
 		TRY(add_stop(q, item, r));
 	}
 	return STATUS_OK;
@@ -126,15 +126,15 @@ static enum status read_stop(struct request *q, const json_t *body, struct refus
 
 static enum status read_stop_ids(struct request *q, const json_t *body, int vocab_size, struct refusal *r)
 {
-	const json_t *value = fields_get(body, "stop_token_ids"), *item;
+	const json_t *value = body_get(body, "stop_token_ids"), *item;
 	size_t i;
 	if (!value) return STATUS_OK;
-	if (!json_is_array(value)) return refuse(r, 400, "stop_token_ids", "stop_token_ids must be an array of token ids, not %s", fields_type_name(value));
+	if (!json_is_array(value)) return refuse(r, 400, "stop_token_ids", "stop_token_ids must be an array of token ids, not %s", body_type_name(value));
 	if (json_array_size(value) > REQUEST_MAX_STOP_IDS)
 		return refuse(r, 400, "stop_token_ids", "stop_token_ids has %zu ids; at most %d are taken", json_array_size(value), REQUEST_MAX_STOP_IDS);
 	json_array_foreach((json_t *)value, i, item) {
 		int64_t id;
-		TRY(fields_whole(item, "stop_token_ids", 0, vocab_size - 1, &id, r));
+		TRY(body_whole(item, "stop_token_ids", 0, vocab_size - 1, &id, r));
 		q->stop_ids[q->stop_count++] = (int32_t)id;
 	}
 	return STATUS_OK;
@@ -154,11 +154,11 @@ static int64_t plain_decimal(const char *text)
 
 static enum status read_bias(struct request *q, const json_t *body, int vocab_size, struct refusal *r)
 {
-	const json_t *value = fields_get(body, "logit_bias");
+	const json_t *value = body_get(body, "logit_bias");
 	const char *key;
 	json_t *item;
 	if (!value) return STATUS_OK;
-	if (!json_is_object(value)) return refuse(r, 400, "logit_bias", "logit_bias must be an object, not %s", fields_type_name(value));
+	if (!json_is_object(value)) return refuse(r, 400, "logit_bias", "logit_bias must be an object, not %s", body_type_name(value));
 	size_t count = json_object_size(value);
 	if (count > REQUEST_MAX_BIAS) return refuse(r, 400, "logit_bias", "logit_bias has %zu entries; at most %d are taken", count, REQUEST_MAX_BIAS);
 	q->bias_ids = mem_zalloc(count, sizeof *q->bias_ids, "logit bias", NULL);
@@ -168,7 +168,7 @@ static enum status read_bias(struct request *q, const json_t *body, int vocab_si
 		int64_t id = plain_decimal(key);
 		if (id < 0 || id >= vocab_size)
 			return refuse(r, 400, "logit_bias", "a key of logit_bias is not a token id; keys are decimal numbers from 0 to %d", vocab_size - 1);
-		if (!json_is_number(item)) return refuse(r, 400, "logit_bias", "a value of logit_bias must be a number, not %s", fields_type_name(item));
+		if (!json_is_number(item)) return refuse(r, 400, "logit_bias", "a value of logit_bias must be a number, not %s", body_type_name(item));
 		double bias = json_number_value(item);
 		q->bias_ids[q->bias_count] = (int32_t)id;
 		q->bias_values[q->bias_count++] = (float)(bias > BIAS_MAX ? BIAS_MAX : bias < -BIAS_MAX ? -BIAS_MAX : bias);
@@ -181,9 +181,9 @@ static enum status read_chat_logprobs(struct request *q, const json_t *body, str
 {
 	bool wanted = false;
 	int64_t top = 0;
-	TRY(fields_bool(body, "logprobs", &wanted, r));
-	const json_t *value = fields_get(body, "top_logprobs");
-	if (value) TRY(fields_whole(value, "top_logprobs", 0, TANDEM_MAX_LOGPROBS, &top, r));
+	TRY(body_bool(body, "logprobs", &wanted, r));
+	const json_t *value = body_get(body, "top_logprobs");
+	if (value) TRY(body_whole(value, "top_logprobs", 0, TANDEM_MAX_LOGPROBS, &top, r));
 	if (value && top > 0 && !wanted) return refuse(r, 400, "top_logprobs", "top_logprobs needs logprobs to be true");
 	if (wanted) q->logprobs = (int)top;
 	return STATUS_OK;
@@ -191,14 +191,14 @@ static enum status read_chat_logprobs(struct request *q, const json_t *body, str
 
 static enum status read_stream_options(struct request *q, const json_t *body, struct refusal *r)
 {
-	const json_t *value = fields_get(body, "stream_options");
+	const json_t *value = body_get(body, "stream_options");
 	bool unused = false;
 	if (!value) return STATUS_OK;
-	if (!json_is_object(value)) return refuse(r, 400, "stream_options", "stream_options must be an object, not %s", fields_type_name(value));
+	if (!json_is_object(value)) return refuse(r, 400, "stream_options", "stream_options must be an object, not %s", body_type_name(value));
 	if (!q->stream) return refuse(r, 400, "stream_options", "stream_options is for streams; set stream to true or leave it out");
-	TRY(fields_bool(value, "include_usage", &q->include_usage, r));
-	TRY(fields_bool(value, "continuous_usage_stats", &q->continuous_usage, r));
-	TRY(fields_bool(value, "include_obfuscation", &unused, r)); /* padding against traffic analysis: none is added */
+	TRY(body_bool(value, "include_usage", &q->include_usage, r));
+	TRY(body_bool(value, "continuous_usage_stats", &q->continuous_usage, r));
+	TRY(body_bool(value, "include_obfuscation", &unused, r)); /* padding against traffic analysis: none is added */
 	return STATUS_OK;
 }
 
@@ -218,7 +218,7 @@ static enum status parse(struct request *q, const json_t *body, const struct fac
 {
 	TRY(request_model(body, facts, r));
 	TRY(unsupported_check(body, q->endpoint, r));
-	TRY(fields_read(body, table, COUNT(table), (unsigned)q->endpoint, q, r));
+	TRY(body_read(body, table, COUNT(table), (unsigned)q->endpoint, q, r));
 	if (q->endpoint == ENDPOINT_CHAT) TRY(read_chat_logprobs(q, body, r));
 	TRY(read_best_of(q, body, r));
 	TRY(read_stop(q, body, r));
@@ -226,7 +226,7 @@ static enum status parse(struct request *q, const json_t *body, const struct fac
 	TRY(read_bias(q, body, facts->info.vocab_size, r));
 	TRY(read_stream_options(q, body, r));
 	/* A conversation that is to be continued leaves no place for a generation prompt; only asking for both is a contradiction. */
-	if (q->continue_final && !fields_get(body, "add_generation_prompt")) q->add_generation_prompt = false;
+	if (q->continue_final && !body_get(body, "add_generation_prompt")) q->add_generation_prompt = false;
 	settle_sampling(q);
 	return check_together(q, r);
 }

@@ -7,7 +7,7 @@
 #define TANDEM_SERVE_REQUEST_H
 
 #include "serve/facts.h"
-#include "serve/fields.h"
+#include "serve/body.h"
 #include "serve/stop.h"
 
 enum endpoint { ENDPOINT_COMPLETIONS = 1, ENDPOINT_CHAT = 2 };

@@ -1,4 +1,4 @@
-#include "serve/fields.h"
+#include "serve/body.h"
 
 #include <math.h>
 #include <string.h>
@@ -22,20 +22,20 @@ static int depth_of(const char *bytes, size_t n)
 		} else if (c == ']' || c == '}') {
 			depth--;
 		}
-		if (deepest > FIELDS_MAX_DEPTH) break;
+		if (deepest > BODY_MAX_DEPTH) break;
 	}
 	return deepest;
 }
 
-enum status fields_parse(json_t **out, const char *bytes, size_t n, struct refusal *r)
+enum status body_parse(json_t **out, const char *bytes, size_t n, struct refusal *r)
 {
 	json_error_t why;
 	*out = NULL;
 	if (!n) return refuse(r, 400, NULL, "the body is empty; send a JSON object");
 	size_t valid = utf8_valid_prefix(bytes, n);
 	if (valid < n) return refuse(r, 400, NULL, "the body is not valid UTF-8 at byte %zu; encode it as UTF-8", valid);
-	if (depth_of(bytes, n) > FIELDS_MAX_DEPTH)
-		return refuse(r, 400, NULL, "the body is nested deeper than %d levels; flatten it", FIELDS_MAX_DEPTH);
+	if (depth_of(bytes, n) > BODY_MAX_DEPTH)
+		return refuse(r, 400, NULL, "the body is nested deeper than %d levels; flatten it", BODY_MAX_DEPTH);
 	json_t *root = json_loadb(bytes, n, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &why);
 	if (!root) {
 		/* jansson's own text quotes the body. */
@@ -55,13 +55,13 @@ enum status fields_parse(json_t **out, const char *bytes, size_t n, struct refus
 	return STATUS_OK;
 }
 
-const json_t *fields_get(const json_t *object, const char *key)
+const json_t *body_get(const json_t *object, const char *key)
 {
 	const json_t *value = json_object_get(object, key);
 	return json_is_null(value) ? NULL : value;
 }
 
-const char *fields_type_name(const json_t *value)
+const char *body_type_name(const json_t *value)
 {
 	switch (json_typeof(value)) {
 	case JSON_OBJECT: return "an object";
@@ -76,7 +76,7 @@ const char *fields_type_name(const json_t *value)
 	return "null";
 }
 
-enum status fields_whole(const json_t *value, const char *name, int64_t min, int64_t max, int64_t *out, struct refusal *r)
+enum status body_whole(const json_t *value, const char *name, int64_t min, int64_t max, int64_t *out, struct refusal *r)
 {
 	int64_t number;
 	if (json_is_integer(value)) {
@@ -87,7 +87,7 @@ enum status fields_whole(const json_t *value, const char *name, int64_t min, int
 			return refuse(r, 400, name, "%s must be a whole number from %lld to %lld", name, (long long)min, (long long)max);
 		number = (int64_t)real;
 	} else {
-		return refuse(r, 400, name, "%s must be a whole number, not %s", name, fields_type_name(value));
+		return refuse(r, 400, name, "%s must be a whole number, not %s", name, body_type_name(value));
 	}
 	if (number < min || number > max)
 		return refuse(r, 400, name, "%s is %lld; it must be from %lld to %lld", name, (long long)number, (long long)min, (long long)max);
@@ -97,7 +97,7 @@ enum status fields_whole(const json_t *value, const char *name, int64_t min, int
 
 static enum status read_real(const json_t *value, const struct field *f, double *out, struct refusal *r)
 {
-	if (!json_is_number(value)) return refuse(r, 400, f->name, "%s must be a number, not %s", f->name, fields_type_name(value));
+	if (!json_is_number(value)) return refuse(r, 400, f->name, "%s must be a number, not %s", f->name, body_type_name(value));
 	double number = json_number_value(value);
 	bool inside = isfinite(number) && (f->above_min ? number > f->min : number >= f->min) && number <= f->max;
 	if (!inside && f->max > 1e300) return refuse(r, 400, f->name, "%s is %g; it must be above %g and finite", f->name, number, f->min);
@@ -108,36 +108,36 @@ static enum status read_real(const json_t *value, const struct field *f, double 
 	return STATUS_OK;
 }
 
-enum status fields_bool(const json_t *object, const char *name, bool *out, struct refusal *r)
+enum status body_bool(const json_t *object, const char *name, bool *out, struct refusal *r)
 {
-	const json_t *value = fields_get(object, name);
+	const json_t *value = body_get(object, name);
 	if (!value) return STATUS_OK;
-	if (!json_is_boolean(value)) return refuse(r, 400, name, "%s must be a boolean, not %s", name, fields_type_name(value));
+	if (!json_is_boolean(value)) return refuse(r, 400, name, "%s must be a boolean, not %s", name, body_type_name(value));
 	*out = json_is_true(value);
 	return STATUS_OK;
 }
 
 static enum status read_field(const json_t *object, const struct field *f, void *place, struct refusal *r)
 {
-	const json_t *value = fields_get(object, f->name);
+	const json_t *value = body_get(object, f->name);
 	int64_t number;
 	if (!value) return STATUS_OK;
 	switch (f->kind) {
-	case FIELD_BOOL: return fields_bool(object, f->name, place, r);
+	case FIELD_BOOL: return body_bool(object, f->name, place, r);
 	case FIELD_REAL: return read_real(value, f, place, r);
 	case FIELD_INT:
-		TRY(fields_whole(value, f->name, (int64_t)f->min, (int64_t)f->max, &number, r));
+		TRY(body_whole(value, f->name, (int64_t)f->min, (int64_t)f->max, &number, r));
 		*(int *)place = (int)number;
 		break;
 	case FIELD_INT64:
-		TRY(fields_whole(value, f->name, f->min <= -0x1p63 ? INT64_MIN : (int64_t)f->min, f->max >= 0x1p63 ? INT64_MAX : (int64_t)f->max, &number, r));
+		TRY(body_whole(value, f->name, f->min <= -0x1p63 ? INT64_MIN : (int64_t)f->min, f->max >= 0x1p63 ? INT64_MAX : (int64_t)f->max, &number, r));
 		*(int64_t *)place = number;
 		break;
 	}
 	return STATUS_OK;
 }
 
-enum status fields_read(const json_t *object, const struct field *table, int count, unsigned where, void *out, struct refusal *r)
+enum status body_read(const json_t *object, const struct field *table, int count, unsigned where, void *out, struct refusal *r)
 {
 	for (int i = 0; i < count; i++)
 		if (table[i].where & where) TRY(read_field(object, &table[i], (char *)out + table[i].offset, r));
