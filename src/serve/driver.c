@@ -36,6 +36,7 @@ struct driver {
 	int active_count;
 	struct tandem_event *events; /* of one step */
 	uint64_t refreshed_ns;
+	uint64_t generation; /* steps done; the engine's own count is read with the rest, now and then */
 };
 
 /* ---- events out ---- */
@@ -81,7 +82,8 @@ static void finish_all(struct driver *d, enum tandem_finish finish, const struct
 
 /* ---- what others may read ---- */
 
-static void publish(struct driver *d, bool progress, bool refresh)
+/* `in_flight`: jobs that go on. `progress`: a step was done, or work begins after none was there. */
+static void publish(struct driver *d, int in_flight, bool progress, bool refresh)
 {
 	uint64_t now = clock_ns();
 	struct tandem_info info;
@@ -94,13 +96,11 @@ static void publish(struct driver *d, bool progress, bool refresh)
 	}
 	pthread_mutex_lock(&d->status_lock);
 	if (progress) d->status.progress_ns = now;
-	d->status.in_flight = d->active_count;
+	d->status.generation = d->generation;
+	d->status.in_flight = in_flight;
 	if (refresh) {
 		d->status.info = info;
-		d->status.generation = info.steps;
 		memcpy(d->status.ranks, bytes, sizeof d->status.ranks[0] * (size_t)(info.world_size < DRIVER_MAX_RANKS ? info.world_size : DRIVER_MAX_RANKS));
-	} else if (progress) {
-		d->status.generation++;
 	}
 	pthread_mutex_unlock(&d->status_lock);
 }
@@ -189,6 +189,7 @@ static bool take_inbox(struct driver *d)
 	int before = d->active_count;
 	for (struct driver_job *job = first, *next; job; job = next) next = job->next, ended |= before == d->active_count, submit_one(d, job, false);
 	if (ended) d->options.notify(d->options.context);
+	if (!before && d->active_count) publish(d, d->active_count, true, false);
 	return !stop;
 }
 
@@ -244,7 +245,7 @@ static bool recover(struct driver *d, struct tandem_error *why)
 	set_state(d, d->options.rebuild ? DRIVER_REBUILDING : DRIVER_STOPPED, NULL, 1, 0);
 	finish_all(d, TANDEM_FAILED, why);
 	bool usable = d->options.rebuild && rebuild(d, why);
-	publish(d, true, usable);
+	publish(d, 0, true, usable);
 	if (!usable) set_state(d, DRIVER_STOPPED, why, 0, 0);
 	d->options.notify(d->options.context);
 	return usable;
@@ -256,7 +257,10 @@ static bool run_step(struct driver *d)
 	int count = 0;
 	bool idle = false;
 	int code = tandem_step(d->options.engine, d->events, d->options.max_events, &count, &idle, &why);
-	publish(d, true, idle || d->active_count <= count); /* before the events: who got the last one sees the free KV */
+	int going = d->active_count;
+	if (!code) d->generation++;
+	for (int i = 0; i < count; i++) going -= d->events[i].finish != TANDEM_RUNNING;
+	publish(d, going, true, going <= 0); /* before the events: who got the last one sees the free KV */
 	pass_events(d, count);
 	if (code == STATUS_CANCELLED) { /* interrupted: whoever did that is about to stop us */
 		finish_all(d, TANDEM_CANCELLED, NULL);
@@ -327,7 +331,7 @@ enum status driver_start(struct driver **out, const struct driver_options *optio
 		driver_destroy(&d);
 		return STATUS_NO_MEMORY;
 	}
-	publish(d, true, true);
+	publish(d, 0, true, true);
 	if (pthread_create(&d->thread, NULL, driver_main, d) != 0) {
 		driver_destroy(&d);
 		return FAIL(err, NO_MEMORY, "engine thread: cannot be started; lower the load of this machine");

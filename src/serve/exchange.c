@@ -13,6 +13,8 @@
 
 /* ---- the head ---- */
 
+#define DISCARD_BYTES 65536 /* of a body that is read only to keep the connection */
+
 struct head {
 	const char *content_length, *transfer_encoding, *host, *authorization, *expect, *request_id;
 	const char *twice; /* a field that came twice with different values, or twice where that is never right */
@@ -107,7 +109,8 @@ static void keep_request_id(struct exchange *x, const char *id)
 	memcpy(x->request_id, id, n + 1);
 }
 
-/* Everything that can be said before the body. */
+/* Everything that can be said before the body. `early`: say it now and close, because where the body ends is not certain, or it is
+ * not worth reading; else a short body is read and forgotten, so that the connection can be used again. */
 static enum status judge_head(struct exchange *x, const char *url, const char *method, const char *version, struct refusal *r)
 {
 	struct head h = {0};
@@ -116,14 +119,19 @@ static enum status judge_head(struct exchange *x, const char *url, const char *m
 	MHD_get_connection_values(x->mhd, MHD_HEADER_KIND, look_at, &h);
 	x->method = static_method(method);
 	x->route = routes_find(url, &wrong_method, method, &allow);
+	x->early = true;
 	keep_request_id(x, h.request_id);
 	if (x->url_bytes > SERVER_URL_BYTES) return refuse(r, 414, NULL, "the URL is longer than %d bytes", SERVER_URL_BYTES);
 	TRY(check_framing(&h, version, r));
+	x->early = h.expect || h.transfer_encoding || (h.content_length && (strlen(h.content_length) > 9 || atol(h.content_length) > DISCARD_BYTES));
 	TRY(check_key(x, &h, r));
 	if (!x->route) return refuse(r, 404, NULL, "this path does not exist");
 	x->reply.allow = allow;
 	if (wrong_method) return refuse(r, 405, NULL, "this path does not take this method; it takes %s", allow);
-	return check_body_size(x, &h, r);
+	x->early = true;
+	TRY(check_body_size(x, &h, r));
+	x->early = false;
+	return STATUS_OK;
 }
 
 /* ---- answers ---- */
@@ -253,7 +261,7 @@ static enum MHD_Result take_body(struct exchange *x, const char *data, size_t *s
 	struct server *s = x->server;
 	if (!x->body_counted) http_phase(x->connection, PHASE_BODY);
 	if (x->body.size + *size > s->options.max_body) return break_off(x, 413, "the body is larger than the limit of this server");
-	if (routes_takes_body(x->route)) {
+	if (!x->reply.status && routes_takes_body(x->route)) {
 		size_t most = 16 * s->options.max_body > (64u << 20) ? 16 * s->options.max_body : 64u << 20;
 		if (s->body_bytes + *size > most || buf_append(&x->body, data, *size, NULL) != STATUS_OK)
 			return break_off(x, 503, "the server holds too many request bodies; try again later");
@@ -317,10 +325,10 @@ enum MHD_Result exchange_handle(void *server, struct MHD_Connection *mhd, const 
 		x->seen = true;
 		http_phase(x->connection, PHASE_BODY);
 		if (judge_head(x, url, method, version, &why) == STATUS_OK) return MHD_YES;
-		x->early = true;
 		exchange_refuse(x, &why);
-		x->reply.close = true;
-		return send_reply(x);
+		x->dispatched = true;
+		x->reply.close = x->early;
+		return x->early ? send_reply(x) : MHD_YES;
 	}
 	if (*size) return take_body(x, data, size);
 	if (x->replied) return MHD_YES;

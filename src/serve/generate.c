@@ -163,6 +163,9 @@ static bool submit(struct exchange *x)
 	struct server *s = x->server;
 	struct driver_job **jobs = mem_zalloc((size_t)completion_choices(x->completion), sizeof(struct driver_job *), "jobs", NULL);
 	if (!jobs) return false;
+	struct completion_times t;
+	completion_get_times(x->completion, &t);
+	s->metrics.prompt_tokens += (uint64_t)t.prompt_tokens;
 	x->submitted_ns = x->spoke_ns = clock_ns();
 	int n = completion_jobs(x->completion, jobs);
 	if (n) driver_submit(s->driver, jobs, n);
@@ -206,6 +209,7 @@ static void take_event(const struct driver_event *event)
 	struct completion_times t;
 	completion_event(c, event);
 	completion_get_times(c, &t);
+	if (event->event.token >= 0) x->server->metrics.generation_tokens++;
 	if (t.gap_ns) histogram_add(&x->server->metrics.itl, (double)t.gap_ns / 1e9);
 	if (event->event.finish != TANDEM_RUNNING) give_back(x, 1);
 	bring_out(x);

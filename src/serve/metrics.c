@@ -85,8 +85,6 @@ void metrics_completion(struct metrics *m, const struct completion *completion, 
 		else if (!strcmp(finish, "error")) m->finished_error++;
 		else m->finished_abort++;
 	}
-	m->prompt_tokens += (uint64_t)t.prompt_tokens;
-	m->generation_tokens += (uint64_t)t.completion_tokens;
 	histogram_add(&m->e2e, seconds_between(t.arrival_ns, now_ns));
 	histogram_add(&m->prompt, t.prompt_tokens);
 	histogram_add(&m->generation, t.completion_tokens);
@@ -160,8 +158,8 @@ static void write_requests(struct writer *w, const struct metrics *m, const stru
 	char labels[160];
 	snprintf(labels, sizeof labels, ",kv_tokens=\"%lld\"", (long long)info->kv_tokens);
 	sample(w, "vllm:cache_config_info", labels, 1);
-	one(w, "vllm:prompt_tokens_total", "counter", "Prompt tokens of requests that ended.", (double)m->prompt_tokens);
-	one(w, "vllm:generation_tokens_total", "counter", "Generated tokens of requests that ended.", (double)m->generation_tokens);
+	one(w, "vllm:prompt_tokens_total", "counter", "Prompt tokens of requests that the engine got.", (double)m->prompt_tokens);
+	one(w, "vllm:generation_tokens_total", "counter", "Generated tokens.", (double)m->generation_tokens);
 	family(w, "vllm:request_success_total", "counter", "Sequences that ended, by reason.");
 	sample(w, "vllm:request_success_total", ",finished_reason=\"stop\"", (double)m->finished_stop);
 	sample(w, "vllm:request_success_total", ",finished_reason=\"length\"", (double)m->finished_length);
