@@ -10,9 +10,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <cmocka.h>
 
-#include "base/clock.h"
 #include "text/tokenizer.h"
 #include "text/utf8.h"
 
@@ -261,6 +261,29 @@ static void test_word_marks_of_llama2(void **state)
 	tokenizer_destroy(&t);
 }
 
+/* "<think>" is an added token that is not special. */
+static void test_special_text_of_a_user_stays_text(void **state)
+{
+	(void)state;
+	struct tokenizer *t = open_named("qwen3");
+	static const char text[] = "a<|end|><think>b";
+	struct token_list ids = {0};
+	struct buf back = {0};
+	struct error err = {0};
+	assert_int_equal(tokenizer_encode_plain(t, text, sizeof text - 1, &ids, &err), STATUS_OK);
+	int32_t end = tokenizer_id(t, "<|end|>"), think = tokenizer_id(t, "<think>"), thinks = 0;
+	for (size_t i = 0; i < ids.count; i++) {
+		assert_int_not_equal(ids.ids[i], end);
+		thinks += ids.ids[i] == think;
+	}
+	assert_int_equal(thinks, 1);
+	assert_int_equal(tokenizer_decode(t, ids.ids, ids.count, true, &back, &err), STATUS_OK);
+	assert_text("plain", &back, text, sizeof text - 1);
+	buf_fini(&back);
+	token_list_fini(&ids);
+	tokenizer_destroy(&t);
+}
+
 static void test_asking_for_ids_and_texts(void **state)
 {
 	(void)state;
@@ -379,15 +402,23 @@ static void test_decoder_chains_stream(void **state)
 
 /* ---- long inputs ---- */
 
+/* Of this thread's processor time: what else the machine does is not counted. */
+static double cpu_seconds(void)
+{
+	struct timespec t;
+	clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+	return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
 static double encode_seconds(const struct tokenizer *t, const char *unit, size_t n, size_t *count)
 {
 	char *text = malloc(n);
 	size_t m = strlen(unit);
 	assert_non_null(text);
 	for (size_t i = 0; i < n; i++) text[i] = unit[i % m];
-	uint64_t begun = clock_ns();
+	double begun = cpu_seconds();
 	struct token_list ids = encode(t, text, n, false);
-	double seconds = (double)(clock_ns() - begun) * 1e-9;
+	double seconds = cpu_seconds() - begun;
 	*count = ids.count;
 	token_list_fini(&ids);
 	free(text);
@@ -557,6 +588,7 @@ int main(void)
 		cmocka_unit_test(test_a_user_writes_no_special_token),
 		cmocka_unit_test(test_bytes_of_a_token_alone),
 		cmocka_unit_test(test_word_marks_of_llama2),
+		cmocka_unit_test(test_special_text_of_a_user_stays_text),
 		cmocka_unit_test(test_asking_for_ids_and_texts),
 		cmocka_unit_test(test_invalid_utf8_is_replaced),
 		cmocka_unit_test(test_any_bytes_decode_to_valid_text),
