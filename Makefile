@@ -49,7 +49,8 @@ UNIT := $(patsubst tests/unit/%.c,$(BUILD)/tests/unit/%,$(wildcard tests/unit/te
 FUZZ := $(patsubst tests/fuzz/%.c,$(BUILD)/tests/fuzz/%,$(wildcard tests/fuzz/fuzz_*.c))
 E2E := $(patsubst tests/e2e/lib/%.c,$(BUILD)/tests/e2e/%,$(wildcard tests/e2e/lib/*.c))
 CHECK := $(BUILD)/tests/check/check
-TESTS := $(UNIT) $(FUZZ) $(E2E) $(CHECK)
+SIM := $(BUILD)/tests/sim/sim
+TESTS := $(UNIT) $(FUZZ) $(E2E) $(CHECK) $(SIM)
 
 .PHONY: all demo test quick check e2e bench asan tsan fuzz model-check install clean help deps programs
 .SECONDARY:
@@ -97,6 +98,10 @@ $(CHECK): $(patsubst tests/%.c,$(BUILD)/tests/obj/%.o,$(wildcard tests/check/*.c
 	@mkdir -p $(@D)
 	$(CC) $(LDFLAGS) -o $@ $^ $(LIBS)
 
+$(SIM): $(patsubst tests/%.c,$(BUILD)/tests/obj/%.o,$(wildcard tests/sim/*.c)) $(LIB)
+	@mkdir -p $(@D)
+	$(CC) $(LDFLAGS) -o $@ $^ $(LIBS)
+
 programs: $(BUILD)/tandem $(TESTS)
 
 demo: ## set up, build, and let the embedded model tell a story on two ranks
@@ -110,12 +115,12 @@ test: ## set up, build with -Werror, and run every suite (about 30 minutes on tw
 	@$(MAKE) --no-print-directory -s -j$(JOBS) WERROR=1 programs
 	@$(MAKE) --no-print-directory -s -j$(JOBS) WERROR=1 SAN=asan programs
 	@$(MAKE) --no-print-directory -s -j$(JOBS) WERROR=1 SAN=tsan programs
-	@bash tests/run.sh layers unit check mutation e2e fuzz model-check asan tsan python
+	@bash tests/run.sh layers unit sim check mutation e2e fuzz model-check asan tsan python
 
 quick: ## the suites that a change is tried against while writing it (about a minute)
 	@sh tools/deps.sh test
 	@$(MAKE) --no-print-directory -s -j$(JOBS) WERROR=1 programs
-	@bash tests/run.sh layers unit check
+	@bash tests/run.sh layers unit sim check
 
 check: $(CHECK) ## every op of every instruction set against the C reference and a double-precision oracle
 	@bash tests/run.sh check
