@@ -105,7 +105,7 @@ static void fill_facts(struct serve *s)
 	f->created = (int64_t)time(NULL);
 	f->info = s->session.info;
 	f->tokenizer = s->tokenizer;
-	f->model_defaults = !strcmp(s->settings->sampling_defaults, "model");
+	f->model_defaults = !strcmp(s->settings->defaults, "model");
 	f->capacity = s->settings->max_running + s->settings->max_queue;
 }
 
