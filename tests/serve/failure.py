@@ -96,7 +96,7 @@ def _(server):
         seen.add(health["status"])
         silent = max([silent] + [r["silent_ms"] for r in health["ranks"]])
         time.sleep(0.1)
-    assert silent > 1000, (seen, silent)
+    assert silent > 1000 and "stalled" in seen, (seen, silent)
     sock.settimeout(10)
     error_end(read_answer(sock))
 
