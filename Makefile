@@ -14,7 +14,7 @@ WARN := -Wall -Wextra -Wshadow -Wconversion -Wno-sign-conversion -Wstrict-protot
 ifneq ($(WERROR),)
 WARN += -Werror
 endif
-PKGS := jansson libpcre2-8 libutf8proc hwloc libmd
+PKGS := jansson libpcre2-8 libutf8proc hwloc libmd libmicrohttpd
 # -ffp-contract=off: a*b+c is fused only where the source says fma, or the bits would depend on the compiler (C6).
 CFLAGS_ALL = -std=c17 -D_GNU_SOURCE $(OPT) -g -fno-omit-frame-pointer -ffp-contract=off -fno-math-errno -fvisibility=hidden -pthread \
 	$(WARN) -Isrc -Iinclude -MMD -MP $(shell pkg-config --cflags $(PKGS) 2>/dev/null) $(CFLAGS)
@@ -33,14 +33,14 @@ CFLAGS_ALL += -fsanitize=thread
 LDFLAGS += -fsanitize=thread
 endif
 
-FOLDERS := base text model device device/cpu comm engine
+FOLDERS := base text model device device/cpu comm engine serve
 SRC := $(foreach d,$(FOLDERS),$(wildcard src/$(d)/*.c))
 ISA_AVX2 := -mavx2 -mfma -mf16c
 ISA_AVX512 := -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx2 -mfma -mf16c -mprefer-vector-width=512
 ifneq ($(ARCH),x86_64)
 SRC := $(filter-out src/device/cpu/isa_avx%,$(SRC))
 endif
-OBJ := $(SRC:src/%.c=$(BUILD)/obj/%.o)
+OBJ := $(SRC:src/%.c=$(BUILD)/obj/%.o) $(BUILD)/obj/serve/page_html.o
 APP_OBJ := $(patsubst src/%.c,$(BUILD)/obj/%.o,$(wildcard src/apps/*.c))
 LIB := $(BUILD)/libtandem.a
 
@@ -69,6 +69,14 @@ $(BUILD)/obj/device/cpu/isa_avx512.o: ISA := $(ISA_AVX512)
 $(BUILD)/obj/%.o: src/%.c Makefile
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS_ALL) $(ISA) -c -o $@ $<
+
+# The page at /, as bytes.
+$(BUILD)/obj/serve/page_html.c: src/serve/page.html
+	@mkdir -p $(@D)
+	{ echo '#include "serve/page.h"'; echo 'const unsigned char page_html[] = {'; od -An -v -tu1 $< | sed -E 's/ +([0-9]+)/\1,/g'; \
+	  echo '};'; echo 'const size_t page_html_size = sizeof page_html;'; } >$@
+$(BUILD)/obj/serve/page_html.o: $(BUILD)/obj/serve/page_html.c
+	$(CC) $(CFLAGS_ALL) -c -o $@ $<
 
 $(BUILD)/tests/obj/%.o: tests/%.c Makefile
 	@mkdir -p $(@D)

@@ -7,7 +7,7 @@
 #define AT(field) .offset = offsetof(struct settings, field)
 
 /* Commands that open an engine. */
-#define ENGINE (COMMAND_RUN | COMMAND_LOGITS | COMMAND_VERIFY | COMMAND_BENCH_STEP)
+#define ENGINE (COMMAND_RUN | COMMAND_LOGITS | COMMAND_SERVE | COMMAND_VERIFY | COMMAND_BENCH_STEP)
 /* Commands that open devices: engines, and benchmarks that use the devices directly. */
 #define DEVICES (ENGINE | COMMAND_BENCH_GEMM | COMMAND_BENCH_COLLECTIVE | COMMAND_BENCH_PEAK)
 #define TOKENS_MAX 16777216.0
@@ -27,7 +27,7 @@ static const struct option rows[] = {
 	 .unit = "tokens", .commands = COMMAND_RUN, .help = "tokens to generate at most", .min = 1, .max = TOKENS_MAX},
 	{.name = "max-tokens", .letter = 'n', .type = OPTION_INT, .argument = "N", .group = "Generation", AT(max_tokens), .initial = "32",
 	 .unit = "tokens", .commands = COMMAND_VERIFY, .help = "greedy tokens to compare for each prompt", .min = 1, .max = TOKENS_MAX},
-	{.name = "ignore-eos", .type = OPTION_FLAG, .group = "Generation", AT(ignore_eos), .commands = ENGINE,
+	{.name = "ignore-eos", .type = OPTION_FLAG, .group = "Generation", AT(ignore_eos), .commands = ENGINE & ~COMMAND_SERVE,
 	 .help = "go on after an end-of-text token (logits and bench always do)"},
 	{.name = "temp", .type = OPTION_REAL, .argument = "T", .group = "Generation", AT(temperature), .absent = "the model's if it says do_sample, else 0",
 	 .commands = COMMAND_RUN, .help = "temperature; 0 takes the likeliest token", .min = 0, .max = 100},
@@ -76,11 +76,41 @@ static const struct option rows[] = {
 	{.name = "random-weights", .type = OPTION_U64, .argument = "SEED", .group = "Engine", AT(random_weights), .absent = "off",
 	 .commands = ENGINE, .help = "invent the weights; MODEL needs config.json only", .min = 0, .max = EXACT_MAX},
 	{.name = "timeout", .type = OPTION_INT, .argument = "MS", .group = "Engine", AT(timeout_ms), .initial = "30000", .unit = "ms",
-	 .commands = ENGINE | COMMAND_BENCH_GEMM | COMMAND_BENCH_COLLECTIVE, .help = "longest wait of one rank for another", .min = 1, .max = 86400000},
+	 .commands = (ENGINE & ~COMMAND_SERVE) | COMMAND_BENCH_GEMM | COMMAND_BENCH_COLLECTIVE, .help = "longest wait of one rank for another",
+	 .min = 1, .max = 86400000},
+	{.name = "timeout", .type = OPTION_INT, .argument = "MS", .group = "Engine", AT(timeout_ms), .initial = "10000", .unit = "ms",
+	 .commands = COMMAND_SERVE, .help = "longest wait of one rank for another: a rank that stalls has failed", .min = 1, .max = 86400000},
 	{.name = "fault", .type = OPTION_TEXT, .argument = "SPEC", .group = "Engine", AT(fault), .commands = ENGINE,
 	 .help = "make a rank fail: rank=N,at=POINT,seq=N[,kind=error|oom|stall:MS|exit]"},
 	{.name = "whitelist", .type = OPTION_TEXT, .argument = "F", .group = "Engine", AT(whitelist), .commands = ENGINE,
 	 .help = "kernel table; refused in this version"},
+
+	{.name = "host", .type = OPTION_TEXT, .argument = "ADDRESS", .group = "Server", AT(host), .initial = "127.0.0.1", .commands = COMMAND_SERVE,
+	 .help = "address to listen at; 0.0.0.0 is every one of this machine"},
+	{.name = "port", .type = OPTION_INT, .argument = "N", .group = "Server", AT(port), .initial = "8000", .commands = COMMAND_SERVE,
+	 .help = "TCP port; 0 takes a free one and says which", .min = 0, .max = 65535},
+	{.name = "api-key", .type = OPTION_TEXT, .argument = "KEY", .group = "Server", AT(api_key), .commands = COMMAND_SERVE,
+	 .help = "ask for Authorization: Bearer KEY, but for /health and the page at /"},
+	{.name = "served-model-name", .type = OPTION_TEXT, .argument = "NAMES", .group = "Server", AT(served_names), .absent = "the folder's name",
+	 .commands = COMMAND_SERVE, .help = "what requests may call the model, commas between; answers carry the first"},
+	{.name = "max-running", .type = OPTION_INT, .argument = "N", .group = "Server", AT(max_running), .initial = "8", .unit = "sequences",
+	 .commands = COMMAND_SERVE, .help = "sequences that the engine works on at once", .min = 1, .max = 1024},
+	{.name = "max-queue", .type = OPTION_INT, .argument = "N", .group = "Server", AT(max_queue), .initial = "256", .unit = "sequences",
+	 .commands = COMMAND_SERVE, .help = "sequences that wait beyond those; the next gets 429", .min = 0, .max = 65536},
+	{.name = "max-body", .type = OPTION_BYTES, .argument = "BYTES", .group = "Server", AT(max_body), .initial = "4MiB", .commands = COMMAND_SERVE,
+	 .help = "largest request body"},
+	{.name = "kv-tokens", .type = OPTION_INT, .argument = "N", .group = "Server", AT(kv_tokens), .absent = "up to 4 times the context",
+	 .commands = COMMAND_SERVE, .help = "tokens of KV cache, all sequences together", .min = 16, .max = 1073741824},
+	{.name = "drain", .type = OPTION_INT, .argument = "SECONDS", .group = "Server", AT(drain_s), .initial = "30", .unit = "s",
+	 .commands = COMMAND_SERVE, .help = "how long requests in flight may take after SIGTERM", .min = 0, .max = 86400},
+	{.name = "on-failure", .type = OPTION_CHOICE, .argument = "rebuild|exit", .group = "Server", AT(on_failure), .initial = "rebuild",
+	 .commands = COMMAND_SERVE, .help = "after a failure of the ranks: make a new group, or end with code 5"},
+	{.name = "defaults", .type = OPTION_CHOICE, .argument = "model|none", .group = "Server", AT(defaults), .initial = "model",
+	 .commands = COMMAND_SERVE, .help = "what a request leaves open comes from generation_config.json, or is off"},
+	{.name = "sse-comments", .type = OPTION_INT, .argument = "SECONDS", .group = "Server", AT(comment_s), .initial = "0", .unit = "s",
+	 .commands = COMMAND_SERVE, .help = "comment line in a stream that is silent for so long; 0 is off", .min = 0, .max = 3600},
+	{.name = "cors-origin", .type = OPTION_TEXT, .argument = "ORIGIN", .group = "Server", AT(cors_origin), .commands = COMMAND_SERVE,
+	 .help = "let pages of this origin (or *) use the server"},
 
 	{.name = "batch", .type = OPTION_INT, .argument = "B", .group = "Measurement", AT(batch), .initial = "1", .unit = "sequences",
 	 .commands = COMMAND_BENCH_STEP, .help = "sequences that decode together", .min = 1, .max = 1024},

@@ -44,6 +44,11 @@ struct settings {
 	/* tokenize */
 	bool add_special, decode, jsonl;
 
+	/* serve */
+	const char *host, *api_key, *served_names, *on_failure, *defaults, *cors_origin;
+	int port, max_running, max_queue, kv_tokens, drain_s, comment_s;
+	uint64_t max_body;
+
 	/* bench */
 	int batch, bench_context, steps, prefill, repeat;
 	struct int_list rows, hidden;
@@ -55,6 +60,7 @@ struct settings {
 	X(LOGITS, cmd_logits, "logits", "MODEL", "all logits of a prompt, and their SHA-256")                 \
 	X(TOKENIZE, cmd_tokenize, "tokenize", "MODEL|DIR", "text to token ids and back")                      \
 	X(PLAN, cmd_plan, "plan", "MODEL", "what each rank holds at each world size; reads no weights")       \
+	X(SERVE, cmd_serve, "serve", "MODEL", "answer requests over HTTP: an OpenAI-compatible server")         \
 	X(VERIFY, cmd_verify, "verify", "MODEL", "compare a world size with one rank on the same prompts")    \
 	X(BENCH_STEP, cmd_bench_step, "bench step", "MODEL", "time of one decode step and of a prefill")      \
 	X(BENCH_GEMM, cmd_bench_gemm, "bench gemm", "MODEL", "a model's linears: whole, and one rank's part")   \

@@ -150,11 +150,12 @@ bool tokenizer_is_special(const struct tokenizer *tokenizer, int32_t id)
 struct encoding {
 	const struct tokenizer *tokenizer;
 	struct token_list *out;
-	bool plain; /* special-token text is ordinary text */
 	struct pattern_scratch *patterns;
 	struct bpe_scratch *bpe;
 	struct pieces pieces;
 	struct buf normal[2];
+	const struct text_range *user; /* see tokenizer_encode_marked */
+	size_t user_count;
 };
 
 static void encoding_fini(struct encoding *e)
@@ -178,11 +179,24 @@ static enum status encode_segment(struct encoding *e, const char *text, size_t n
 	return STATUS_OK;
 }
 
-/* Text between two added tokens of the first pass: normalized, and searched for those of the second. */
-static enum status encode_stretch(struct encoding *e, const char *text, size_t n, bool first, struct error *err)
+static bool any_user(const struct encoding *e, size_t start, size_t end)
+{
+	size_t lo = 0, hi = e->user_count;
+	while (lo < hi) {
+		size_t mid = lo + (hi - lo) / 2;
+		if (e->user[mid].end <= start) lo = mid + 1;
+		else hi = mid;
+	}
+	return lo < e->user_count && e->user[lo].start < end;
+}
+
+/* Text between two added tokens of the first pass: normalized, and searched for those of the second. Where normalization may have
+ * moved the user's bytes, all of a stretch that holds some counts as the user's. */
+static enum status encode_stretch(struct encoding *e, const char *text, size_t n, size_t start_at, struct error *err)
 {
 	const struct tokenizer *t = e->tokenizer;
-	struct added_walk walk = {.trie = &t->added.normal, .plain = e->plain};
+	bool first = start_at == 0;
+	struct added_walk walk = {.trie = &t->added.normal, .all_user = any_user(e, start_at, start_at + n)};
 	TRY(normalizer_run(&t->normalizer, e->patterns, text, n, e->normal, &walk.text, &walk.n, err));
 	for (;;) {
 		bool more;
@@ -198,7 +212,7 @@ static enum status encode_stretch(struct encoding *e, const char *text, size_t n
 static enum status encode_text(struct encoding *e, const char *text, size_t n, struct error *err)
 {
 	const struct added *added = &e->tokenizer->added;
-	struct added_walk walk = {.trie = &added->raw, .plain = e->plain, .text = text, .n = n};
+	struct added_walk walk = {.trie = &added->raw, .text = text, .n = n, .user = e->user, .user_count = e->user_count};
 	for (;;) {
 		bool more;
 		int32_t id;
@@ -206,7 +220,7 @@ static enum status encode_text(struct encoding *e, const char *text, size_t n, s
 		TRY(added_next(added, e->patterns, &walk, &more, &id, &start, &end, err));
 		if (!more) return STATUS_OK;
 		if (id >= 0) TRY(token_list_push(e->out, id, err));
-		else TRY(encode_stretch(e, text + start, end - start, start == 0, err));
+		else TRY(encode_stretch(e, text + start, end - start, start, err));
 	}
 }
 
@@ -218,11 +232,12 @@ static enum status encode_whole(struct encoding *e, const char *text, size_t n, 
 	return add_special ? token_list_append(e->out, around->after.ids, around->after.count, err) : STATUS_OK;
 }
 
-static enum status encode_mended(const struct tokenizer *tokenizer, const char *text, size_t n, bool add_special, bool plain,
-                                 struct token_list *out, struct error *err)
+enum status tokenizer_encode_marked(const struct tokenizer *tokenizer, const char *text, size_t n, bool add_special,
+                                    const struct text_range *user, size_t user_count, struct token_list *out, struct error *err)
 {
-	struct encoding e = {.tokenizer = tokenizer, .out = out, .plain = plain};
+	struct encoding e = {.tokenizer = tokenizer, .out = out, .user = user, .user_count = user_count};
 	struct buf mended = {0};
+	struct text_range whole = {0, SIZE_MAX};
 	size_t kept = out->count;
 	enum status st;
 	if (n > TEXT_LIMIT) return FAIL(err, BAD_INPUT, "tokenizer: a text of %zu bytes; at most %zu are taken, send it in parts", n, TEXT_LIMIT);
@@ -230,6 +245,7 @@ static enum status encode_mended(const struct tokenizer *tokenizer, const char *
 		TRY_GOTO(utf8_append_lossy(&mended, text, n, err), out);
 		text = mended.data;
 		n = mended.size;
+		if (user_count) e.user = &whole, e.user_count = 1; /* the ranges were those of other bytes */
 	}
 	TRY_GOTO(pattern_scratch_create(&e.patterns, err), out);
 	TRY_GOTO(bpe_scratch_create(&e.bpe, out, n, err), out);
@@ -244,12 +260,13 @@ out:
 enum status tokenizer_encode(const struct tokenizer *tokenizer, const char *text, size_t n, bool add_special, struct token_list *out,
                              struct error *err)
 {
-	return encode_mended(tokenizer, text, n, add_special, false, out, err);
+	return tokenizer_encode_marked(tokenizer, text, n, add_special, NULL, 0, out, err);
 }
 
 enum status tokenizer_encode_plain(const struct tokenizer *tokenizer, const char *text, size_t n, struct token_list *out, struct error *err)
 {
-	return encode_mended(tokenizer, text, n, false, true, out, err);
+	const struct text_range all = {0, n};
+	return tokenizer_encode_marked(tokenizer, text, n, false, &all, n > 0, out, err);
 }
 
 /* ---- decoding ---- */
@@ -278,6 +295,11 @@ enum status detokenizer_create(struct detokenizer **out, const struct tokenizer 
 	return st;
 }
 
+const struct tokenizer *detokenizer_of(const struct detokenizer *detokenizer)
+{
+	return detokenizer->tokenizer;
+}
+
 void detokenizer_destroy(struct detokenizer **detokenizer)
 {
 	if (!*detokenizer) return;
@@ -286,13 +308,26 @@ void detokenizer_destroy(struct detokenizer **detokenizer)
 	*detokenizer = NULL;
 }
 
+/* As it is to be decoded. */
+static const char *decoded_text(const struct tokenizer *t, int32_t id, size_t *n)
+{
+	const char *text = added_text(&t->added, id, n);
+	return text ? text : vocab_text(&t->bpe.vocab, id, n);
+}
+
 enum status detokenizer_push(struct detokenizer *detokenizer, int32_t id, struct buf *piece, struct error *err)
 {
 	size_t n;
-	const char *text = added_text(&detokenizer->tokenizer->added, id, &n);
-	if (!text) text = vocab_text(&detokenizer->tokenizer->bpe.vocab, id, &n);
+	const char *text = decoded_text(detokenizer->tokenizer, id, &n);
 	if (!text || (detokenizer->skip_special && tokenizer_is_special(detokenizer->tokenizer, id))) return STATUS_OK;
 	return decoder_push(&detokenizer->state, text, n, piece, err);
+}
+
+enum status detokenizer_bytes(struct detokenizer *detokenizer, int32_t id, struct buf *bytes, struct error *err)
+{
+	size_t n;
+	const char *text = decoded_text(detokenizer->tokenizer, id, &n);
+	return text ? decoder_bytes(&detokenizer->state, text, n, bytes, err) : STATUS_OK;
 }
 
 enum status detokenizer_finish(struct detokenizer *detokenizer, struct buf *piece, struct error *err)
