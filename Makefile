@@ -38,7 +38,7 @@ CFLAGS_ALL += -fsanitize=thread
 LDFLAGS += -fsanitize=thread
 endif
 
-FOLDERS := base text model device device/cpu comm engine
+FOLDERS := base text model device device/cpu comm engine client
 SRC := $(foreach d,$(FOLDERS),$(wildcard src/$(d)/*.c))
 ISA_AVX2 := -mavx2 -mfma -mf16c
 ISA_AVX512 := -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx2 -mfma -mf16c -mprefer-vector-width=512
@@ -144,7 +144,7 @@ model-check: ## the Promela model of rendezvous and abort, by spin
 # The library that is installed is one object in which only tandem_* can be seen: the names of our modules must not meet those of
 # the program that links it. It speaks token ids, so that text and server stay out, and with them the packages that they need.
 LIB_PKGS := jansson hwloc
-$(BUILD)/install/libtandem.a: $(filter-out $(BUILD)/obj/text/% $(BUILD)/obj/serve/%,$(OBJ))
+$(BUILD)/install/libtandem.a: $(filter-out $(BUILD)/obj/text/% $(BUILD)/obj/serve/% $(BUILD)/obj/client/%,$(OBJ))
 	@mkdir -p $(@D)
 	@rm -f $@
 	$(LD) -r -o $(@D)/tandem.o $^
