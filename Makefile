@@ -19,7 +19,7 @@ WARN := -Wall -Wextra -Wshadow -Wconversion -Wno-sign-conversion -Wstrict-protot
 ifneq ($(WERROR),)
 WARN += -Werror
 endif
-PKGS := jansson libpcre2-8 libutf8proc hwloc libmd
+PKGS := jansson libpcre2-8 libutf8proc hwloc libmd libmicrohttpd
 # -ffp-contract=off: a*b+c is fused only where the source says fma, or the bits would depend on the compiler (C6).
 CFLAGS_ALL = -std=c17 -D_GNU_SOURCE $(OPT) -g -fno-omit-frame-pointer -ffp-contract=off -fno-math-errno -fvisibility=hidden -pthread \
 	$(WARN) -Isrc -Iinclude -MMD -MP $(shell pkg-config --cflags $(PKGS) 2>/dev/null) $(CFLAGS)
@@ -38,14 +38,14 @@ CFLAGS_ALL += -fsanitize=thread
 LDFLAGS += -fsanitize=thread
 endif
 
-FOLDERS := base text model device device/cpu comm engine client
+FOLDERS := base text model device device/cpu comm engine serve client
 SRC := $(foreach d,$(FOLDERS),$(wildcard src/$(d)/*.c))
 ISA_AVX2 := -mavx2 -mfma -mf16c
 ISA_AVX512 := -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx2 -mfma -mf16c -mprefer-vector-width=512
 ifneq ($(ARCH),x86_64)
 SRC := $(filter-out src/device/cpu/isa_avx%,$(SRC))
 endif
-OBJ := $(SRC:src/%.c=$(BUILD)/obj/%.o)
+OBJ := $(SRC:src/%.c=$(BUILD)/obj/%.o) $(BUILD)/obj/serve/page_html.o
 APP_OBJ := $(patsubst src/%.c,$(BUILD)/obj/%.o,$(wildcard src/apps/*.c))
 LIB := $(BUILD)/libtandem.a
 
@@ -54,7 +54,8 @@ UNIT := $(patsubst tests/unit/%.c,$(BUILD)/tests/unit/%,$(wildcard tests/unit/te
 FUZZ := $(patsubst tests/fuzz/%.c,$(BUILD)/tests/fuzz/%,$(wildcard tests/fuzz/fuzz_*.c))
 E2E := $(patsubst tests/e2e/lib/%.c,$(BUILD)/tests/e2e/%,$(wildcard tests/e2e/lib/*.c))
 CHECK := $(BUILD)/tests/check/check
-TESTS := $(UNIT) $(FUZZ) $(E2E) $(CHECK)
+SIM := $(BUILD)/tests/sim/sim
+TESTS := $(UNIT) $(FUZZ) $(E2E) $(CHECK) $(SIM)
 
 .PHONY: all demo test quick check e2e bench asan tsan fuzz model-check install uninstall clean help deps programs
 .SECONDARY:
@@ -73,6 +74,14 @@ $(BUILD)/obj/device/cpu/isa_avx512.o: ISA := $(ISA_AVX512)
 $(BUILD)/obj/%.o: src/%.c Makefile
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS_ALL) $(ISA) -c -o $@ $<
+
+# The page at /, as bytes.
+$(BUILD)/obj/serve/page_html.c: src/serve/page.html
+	@mkdir -p $(@D)
+	{ echo '#include "serve/page.h"'; echo 'const unsigned char page_html[] = {'; od -An -v -tu1 $< | sed -E 's/ +([0-9]+)/\1,/g'; \
+	  echo '};'; echo 'const size_t page_html_size = sizeof page_html;'; } >$@
+$(BUILD)/obj/serve/page_html.o: $(BUILD)/obj/serve/page_html.c
+	$(CC) $(CFLAGS_ALL) -c -o $@ $<
 
 $(BUILD)/tests/obj/%.o: tests/%.c Makefile
 	@mkdir -p $(@D)
@@ -94,6 +103,10 @@ $(CHECK): $(patsubst tests/%.c,$(BUILD)/tests/obj/%.o,$(wildcard tests/check/*.c
 	@mkdir -p $(@D)
 	$(CC) $(LDFLAGS) -o $@ $^ $(LIBS)
 
+$(SIM): $(patsubst tests/%.c,$(BUILD)/tests/obj/%.o,$(wildcard tests/sim/*.c)) $(LIB)
+	@mkdir -p $(@D)
+	$(CC) $(LDFLAGS) -o $@ $^ $(LIBS)
+
 programs: $(BUILD)/tandem $(TESTS)
 
 demo: ## set up, build, and let the embedded model tell a story on two ranks
@@ -107,12 +120,12 @@ test: ## set up, build with -Werror, and run every suite (about 30 minutes on tw
 	@$(MAKE) --no-print-directory -s -j$(JOBS) WERROR=1 programs
 	@$(MAKE) --no-print-directory -s -j$(JOBS) WERROR=1 SAN=asan programs
 	@$(MAKE) --no-print-directory -s -j$(JOBS) WERROR=1 SAN=tsan programs
-	@bash tests/run.sh layers unit check mutation e2e fuzz model-check asan tsan python
+	@bash tests/run.sh layers unit sim check mutation e2e fuzz model-check asan tsan python
 
 quick: ## the suites that a change is tried against while writing it (about a minute)
 	@sh tools/deps.sh test
 	@$(MAKE) --no-print-directory -s -j$(JOBS) WERROR=1 programs
-	@bash tests/run.sh layers unit check
+	@bash tests/run.sh layers unit sim check
 
 check: $(CHECK) ## every op of every instruction set against the C reference and a double-precision oracle
 	@bash tests/run.sh check

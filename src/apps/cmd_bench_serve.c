@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include "apps/child.h"
 #include "apps/console.h"
@@ -152,12 +153,11 @@ static void on_end(void *context, int index, const struct load_answer *answer)
 	if (!s->input_tokens) s->input_tokens = b->arrivals[index].input_tokens;
 }
 
-static enum status run_load(struct bench *b, int first, int count, int concurrency, struct error *err)
+static enum status run_load(struct bench *b, int count, int concurrency, struct error *err)
 {
 	struct load_options options = {.address = &b->address, .address_length = b->address_length, .count = count, .concurrency = concurrency,
 	                               .timeout_ms = (uint32_t)b->settings->timeout_ms, .context = b, .due = on_due, .request = on_request,
 	                               .event = on_event, .end = on_end};
-	(void)first;
 	b->start_ns = clock_ns();
 	TRY(load_run(&options, err));
 	return b->failed == STATUS_OK ? STATUS_OK : FAIL(err, NO_MEMORY, "bench serve: no memory for the times; ask for fewer requests");
@@ -261,7 +261,7 @@ static enum status probe(struct bench *b, struct error *err)
 	char text[64];
 	uint64_t at = b->arrivals[0].at_ns;
 	b->arrivals[0].at_ns = 0;
-	TRY(run_load(b, 0, 1, 1, err));
+	TRY(run_load(b, 1, 1, err));
 	const char *failure = sample_failure(&b->samples[0], text);
 	sample_fini(&b->samples[0]);
 	b->samples[0] = (struct sample){0};
@@ -330,6 +330,16 @@ static enum status print_table(const struct bench *b, struct error *err)
 	return st;
 }
 
+/* Until the server that we started answers: it loads the model first. */
+static enum status await_child(struct bench *b, struct error *err)
+{
+	while (ask(b, "/health", NULL) != STATUS_OK) {
+		if (!child_lives(&b->child)) return FAIL(err, BAD_INPUT, "bench serve: the server did not start; it says why above");
+		usleep(20000);
+	}
+	return STATUS_OK;
+}
+
 static enum status find_server(struct bench *b, struct error *err)
 {
 	char url[64];
@@ -343,7 +353,8 @@ static enum status find_server(struct bench *b, struct error *err)
 		return FAIL(err, USAGE, "--server: is for a server that this command starts; give a model folder in place of the URL");
 	}
 	TRY(url_parse(&b->url, where, err));
-	return url_resolve(&b->url, &b->address, &b->address_length, err);
+	TRY(url_resolve(&b->url, &b->address, &b->address_length, err));
+	return where == url ? await_child(b, err) : STATUS_OK;
 }
 
 static enum status run_all(struct bench *b, struct error *err)
@@ -356,7 +367,7 @@ static enum status run_all(struct bench *b, struct error *err)
 	TRY(find_server(b, err));
 	TRY(find_model(b, err));
 	TRY(probe(b, err));
-	TRY(run_load(b, 0, s->requests, concurrency, err));
+	TRY(run_load(b, s->requests, concurrency, err));
 	TRY(summary_make(&b->summary, b->samples, s->requests, &b->limits, err));
 	TRY(s->json ? print_json(b, err) : print_table(b, err));
 	if (b->summary.completed) return STATUS_OK;

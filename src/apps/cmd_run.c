@@ -140,6 +140,7 @@ static const char *finish_name(enum tandem_finish finish)
 	case TANDEM_STOP: return "stop";
 	case TANDEM_LENGTH: return "length";
 	case TANDEM_CANCELLED: return "cancelled";
+	case TANDEM_TIMEOUT: return "timeout";
 	case TANDEM_RUNNING:
 	case TANDEM_FAILED: break;
 	}

@@ -29,6 +29,16 @@ static const struct detail {
 	{COMMAND_BENCH_STEP, "Times decode steps and prefills against the bytes and the arithmetic that they cannot avoid. Nothing else should run on "
 	                     "the machine.",
 	 "tandem bench step MODEL --random-weights 1 --tp 2 --batch 4"},
+	{COMMAND_SERVE, "Serves the model over HTTP: /v1/completions, /v1/chat/completions (with a chat template), /v1/models, /tokenize, /detokenize, "
+	                "/health, /metrics, and a page to chat with at /. Requests are batched as they come.\n\n"
+	                "The first SIGTERM or SIGINT lets requests in flight end, the second ends at once. A failure of a rank ends the requests in "
+	                "flight with an error; then the ranks are joined anew on the weights already loaded, unless --on-failure says exit.",
+	 "tandem serve models/demo --tp 2 --port 8000\ncurl http://127.0.0.1:8000/v1/completions -d '{\"prompt\":\"Once\",\"max_tokens\":16}'"},
+	{COMMAND_BENCH_SERVE, "Sends a load of streamed requests to an OpenAI-compatible server at URL, or to a server of its own for MODEL, and reports time to "
+	                      "the first token (TTFT), time per output token (TPOT), time between tokens (ITL), time to the end (E2EL), throughput, goodput, "
+	                      "and what failed and why. Prompts are random, and a function of the seed.",
+	 "tandem bench serve http://127.0.0.1:8000 --rate 4 --requests 200 --goodput ttft:500,tpot:60\n"
+	 "tandem bench serve models/demo --server '--tp 2' --input-len 16:256 --output-len 32 --concurrency 8"},
 	{COMMAND_BENCH_GEMM, "Times the linears of a model whole and as one rank would hold them.", "tandem bench gemm MODEL --tp 1,2,4"},
 	{COMMAND_BENCH_COLLECTIVE, "Times the all-reduce over the ranks of this machine.", "tandem bench collective --tp 2"},
 	{COMMAND_BENCH_PEAK, "Measures memory bandwidth and arithmetic, the bounds that the other benchmarks are read against.", "tandem bench peak"},

@@ -37,7 +37,7 @@ enum status session_open(struct session *session, const struct settings *setting
 		.context = context,
 		.prefill_chunk = settings->prefill_chunk,
 		.max_sequences = sequences,
-		.kv_tokens = sequences > 1 ? sequences * blocks * settings->kv_block : 0,
+		.kv_tokens = needs->kv_tokens ? needs->kv_tokens : sequences > 1 ? sequences * blocks * settings->kv_block : 0,
 		.kv_block_tokens = settings->kv_block,
 		.random_weights = settings->random_weights.given,
 		.random_seed = settings->random_weights.value,

@@ -19,7 +19,8 @@ struct session {
 struct session_needs {
 	int world_size;    /* in place of --tp */
 	int context;       /* in place of --context */
-	int max_sequences; /* each may fill the context */
+	int max_sequences; /* each may fill the context, unless kv_tokens says how much there is */
+	int64_t kv_tokens;
 	bool no_fault;     /* --fault is for another engine of this command */
 };
 

@@ -127,6 +127,8 @@ struct encoding {
 	struct bpe_scratch *bpe;
 	struct pieces pieces;
 	struct buf normal[2];
+	const struct text_range *user; /* see tokenizer_encode_marked */
+	size_t user_count;
 };
 
 static void encoding_fini(struct encoding *e)
@@ -150,11 +152,24 @@ static enum status encode_segment(struct encoding *e, const char *text, size_t n
 	return STATUS_OK;
 }
 
-/* Text between two added tokens of the first pass: normalized, and searched for those of the second. */
-static enum status encode_stretch(struct encoding *e, const char *text, size_t n, bool first, struct error *err)
+static bool any_user(const struct encoding *e, size_t start, size_t end)
+{
+	size_t lo = 0, hi = e->user_count;
+	while (lo < hi) {
+		size_t mid = lo + (hi - lo) / 2;
+		if (e->user[mid].end <= start) lo = mid + 1;
+		else hi = mid;
+	}
+	return lo < e->user_count && e->user[lo].start < end;
+}
+
+/* Text between two added tokens of the first pass: normalized, and searched for those of the second. Where normalization may have
+ * moved the user's bytes, all of a stretch that holds some counts as the user's. */
+static enum status encode_stretch(struct encoding *e, const char *text, size_t n, size_t start_at, struct error *err)
 {
 	const struct tokenizer *t = e->tokenizer;
-	struct added_walk walk = {.trie = &t->added.normal};
+	bool first = start_at == 0;
+	struct added_walk walk = {.trie = &t->added.normal, .all_user = any_user(e, start_at, start_at + n)};
 	TRY(normalizer_run(&t->normalizer, e->patterns, text, n, e->normal, &walk.text, &walk.n, err));
 	for (;;) {
 		bool more;
@@ -170,7 +185,7 @@ static enum status encode_stretch(struct encoding *e, const char *text, size_t n
 static enum status encode_text(struct encoding *e, const char *text, size_t n, struct error *err)
 {
 	const struct added *added = &e->tokenizer->added;
-	struct added_walk walk = {.trie = &added->raw, .text = text, .n = n};
+	struct added_walk walk = {.trie = &added->raw, .text = text, .n = n, .user = e->user, .user_count = e->user_count};
 	for (;;) {
 		bool more;
 		int32_t id;
@@ -178,7 +193,7 @@ static enum status encode_text(struct encoding *e, const char *text, size_t n, s
 		TRY(added_next(added, e->patterns, &walk, &more, &id, &start, &end, err));
 		if (!more) return STATUS_OK;
 		if (id >= 0) TRY(token_list_push(e->out, id, err));
-		else TRY(encode_stretch(e, text + start, end - start, start == 0, err));
+		else TRY(encode_stretch(e, text + start, end - start, start, err));
 	}
 }
 
@@ -190,11 +205,12 @@ static enum status encode_whole(struct encoding *e, const char *text, size_t n, 
 	return add_special ? token_list_append(e->out, around->after.ids, around->after.count, err) : STATUS_OK;
 }
 
-enum status tokenizer_encode(const struct tokenizer *tokenizer, const char *text, size_t n, bool add_special, struct token_list *out,
-                             struct error *err)
+enum status tokenizer_encode_marked(const struct tokenizer *tokenizer, const char *text, size_t n, bool add_special,
+                                    const struct text_range *user, size_t user_count, struct token_list *out, struct error *err)
 {
-	struct encoding e = {.tokenizer = tokenizer, .out = out};
+	struct encoding e = {.tokenizer = tokenizer, .out = out, .user = user, .user_count = user_count};
 	struct buf mended = {0};
+	struct text_range whole = {0, SIZE_MAX};
 	size_t kept = out->count;
 	enum status st;
 	if (n > TEXT_LIMIT) return FAIL(err, BAD_INPUT, "tokenizer: a text of %zu bytes; at most %zu are taken, send it in parts", n, TEXT_LIMIT);
@@ -202,6 +218,7 @@ enum status tokenizer_encode(const struct tokenizer *tokenizer, const char *text
 		TRY_GOTO(utf8_append_lossy(&mended, text, n, err), out);
 		text = mended.data;
 		n = mended.size;
+		if (user_count) e.user = &whole, e.user_count = 1; /* the ranges were those of other bytes */
 	}
 	TRY_GOTO(pattern_scratch_create(&e.patterns, err), out);
 	TRY_GOTO(bpe_scratch_create(&e.bpe, out, n, err), out);
@@ -211,6 +228,18 @@ out:
 	encoding_fini(&e);
 	buf_fini(&mended);
 	return st;
+}
+
+enum status tokenizer_encode(const struct tokenizer *tokenizer, const char *text, size_t n, bool add_special, struct token_list *out,
+                             struct error *err)
+{
+	return tokenizer_encode_marked(tokenizer, text, n, add_special, NULL, 0, out, err);
+}
+
+enum status tokenizer_encode_plain(const struct tokenizer *tokenizer, const char *text, size_t n, struct token_list *out, struct error *err)
+{
+	const struct text_range all = {0, n};
+	return tokenizer_encode_marked(tokenizer, text, n, false, &all, n > 0, out, err);
 }
 
 /* ---- decoding ---- */
@@ -247,13 +276,26 @@ void detokenizer_destroy(struct detokenizer **detokenizer)
 	*detokenizer = NULL;
 }
 
+/* As it is to be decoded. */
+static const char *decoded_text(const struct tokenizer *t, int32_t id, size_t *n)
+{
+	const char *text = added_text(&t->added, id, n);
+	return text ? text : vocab_text(&t->bpe.vocab, id, n);
+}
+
 enum status detokenizer_push(struct detokenizer *detokenizer, int32_t id, struct buf *piece, struct error *err)
 {
 	size_t n;
-	const char *text = added_text(&detokenizer->tokenizer->added, id, &n);
-	if (!text) text = vocab_text(&detokenizer->tokenizer->bpe.vocab, id, &n);
+	const char *text = decoded_text(detokenizer->tokenizer, id, &n);
 	if (!text || (detokenizer->skip_special && tokenizer_is_special(detokenizer->tokenizer, id))) return STATUS_OK;
 	return decoder_push(&detokenizer->state, text, n, piece, err);
+}
+
+enum status detokenizer_bytes(struct detokenizer *detokenizer, int32_t id, struct buf *bytes, struct error *err)
+{
+	size_t n;
+	const char *text = decoded_text(detokenizer->tokenizer, id, &n);
+	return text ? decoder_bytes(&detokenizer->state, text, n, bytes, err) : STATUS_OK;
 }
 
 enum status detokenizer_finish(struct detokenizer *detokenizer, struct buf *piece, struct error *err)

@@ -15,6 +15,7 @@
 #include "base/buf.h"
 #include "base/log.h"
 #include "base/status.h"
+#include "text/text_range.h"
 
 struct tokenizer;
 
@@ -50,6 +51,15 @@ bool tokenizer_is_special(const struct tokenizer *tokenizer, int32_t id);
 enum status tokenizer_encode(const struct tokenizer *tokenizer, const char *text, size_t n, bool add_special, struct token_list *out,
                              struct error *err) NODISCARD;
 
+/* As tokenizer_encode, for text that was put together from a template and what a user wrote: in `user` (ascending, apart from each other,
+ * valid UTF-8 text) a special token is not recognised but is text like any other, also where only part of it lies in such a range. */
+enum status tokenizer_encode_marked(const struct tokenizer *tokenizer, const char *text, size_t n, bool add_special,
+                                    const struct text_range *user, size_t user_count, struct token_list *out, struct error *err) NODISCARD;
+/* The same without the template, and special-token text is ordinary text: for what a user wrote, in a prompt that a template
+ * made. (The reference's encode_special_tokens.) Added tokens that are not special are still found. */
+enum status tokenizer_encode_plain(const struct tokenizer *tokenizer, const char *text, size_t n, struct token_list *out,
+                                   struct error *err) NODISCARD;
+
 /* Appends the text of ids[0..n) to `out` (valid UTF-8), decoders applied as HF does. Ids that the file does not name decode to
  * nothing. */
 enum status tokenizer_decode(const struct tokenizer *tokenizer, const int32_t *ids, size_t n, bool skip_special, struct buf *out,
@@ -61,6 +71,8 @@ enum status detokenizer_create(struct detokenizer **out, const struct tokenizer 
 void detokenizer_destroy(struct detokenizer **detokenizer);
 /* Appends to `piece` what became certain with this id (maybe nothing). O(1) amortised in the length of the stream. */
 enum status detokenizer_push(struct detokenizer *detokenizer, int32_t id, struct buf *piece, struct error *err) NODISCARD;
+/* Appends the bytes that this id stands for by itself, without regard to what was pushed: maybe part of a code point. */
+enum status detokenizer_bytes(struct detokenizer *detokenizer, int32_t id, struct buf *bytes, struct error *err) NODISCARD;
 /* Appends what was still held back. The detokenizer is then as newly created. */
 enum status detokenizer_finish(struct detokenizer *detokenizer, struct buf *piece, struct error *err) NODISCARD;
 

@@ -148,6 +148,36 @@ void case_fail(struct check *c, const struct variant *v, const char *format, ...
 	printf("\n");
 }
 
+/* With seed 1, all cases. Update only with docs/NUMERICS.md. Order of cases does not matter. */
+static const struct { const char *op; uint64_t hash; } recorded[] = {
+	{"exp", 0xa5b61b3aae496383},
+	{"rms_norm", 0x2bfba2a6e5f0b7ab},
+	{"head_norm", 0xeb56c9523dcdbd42},
+	{"linear", 0x3150aaf052be5596},
+	{"rope", 0x898ca90c7e42de50},
+	{"attention", 0x1dcfc98c993a7de0},
+	{"swiglu", 0xe1d21c19d6c1ae7},
+	{"tree_sum", 0x6e5effbe5621b509},
+};
+
+void reference_bits(struct check *c, const float *data, size_t n)
+{
+	if (c->fill != FILL_RANDOM) return;
+	uint64_t hash = rng_name(c->shape);
+	for (size_t i = 0; i < n; i++) hash = rng_mix(hash ^ f32_to_bits(data[i]));
+	c->hash += hash;
+}
+
+static void compare_recorded(struct check *c)
+{
+	if (c->seed != 1 || c->quick) return;
+	for (size_t i = 0; i < sizeof recorded / sizeof *recorded; i++) {
+		if (strcmp(recorded[i].op, c->op) || recorded[i].hash == c->hash) continue;
+		printf("FAIL %s: the reference gives %#" PRIx64 ", recorded is %#" PRIx64 ": its definition or its cases changed\n", c->op, c->hash, recorded[i].hash);
+		c->failed++;
+	}
+}
+
 void compare_bits(struct check *c, const struct variant *v, const char *what, const float *got, const float *want, size_t n)
 {
 	c->compared++;
@@ -286,12 +316,14 @@ static void run_check(struct check *c, const char *op, void (*fn)(struct check *
 	int passed = c->passed, failed = c->failed;
 	c->op = op;
 	c->compared = 0;
+	c->hash = 0;
 	uint64_t begin = clock_ns();
 	fn(c);
 	if (!c->compared) {
 		printf("FAIL %s: its check compared nothing\n", op);
 		c->failed++;
 	}
+	if (c->failed == failed) compare_recorded(c);
 	printf("%-12s %4d passed, %d failed, %ld comparisons, %.1f s\n", op, c->passed - passed, c->failed - failed, c->compared,
 	       (double)(clock_ns() - begin) * 1e-9);
 	fflush(stdout);

@@ -146,7 +146,7 @@ static void rms_norm_case(struct check *c, enum fill fill, int rows, int n)
 		                             .out = view_of(&out, TENSOR_REPLICATED, rows, n, n + 9)};
 		expect_ok(c, v, OP(v->stream, rms_norm, &args, &err), &err);
 		expect_intact(c, v, &out, "out");
-		if (!i) memcpy(first, out.data, out.bytes);
+		if (!i) memcpy(first, out.data, out.bytes), reference_bits(c, first, out.bytes / 4);
 		else compare_bits(c, v, "out", out.data, first, out.bytes / 4);
 		/* in place gives the same */
 		struct guarded same = filled(c, strided(rows, n, n + 9), 7);
@@ -191,7 +191,7 @@ static float *run_in_place(struct check *c, const struct guarded *x, struct tens
 		view.data = copy.data;
 		expect_ok(c, v, fn(c, v, view, context, &err), &err);
 		expect_intact(c, v, &copy, "x");
-		if (!i) memcpy(first, copy.data, copy.bytes);
+		if (!i) memcpy(first, copy.data, copy.bytes), reference_bits(c, first, copy.bytes / 4);
 		else compare_bits(c, v, "x", copy.data, first, copy.bytes / 4);
 		guarded_free(&copy);
 	}
@@ -299,7 +299,7 @@ static void swiglu_case(struct check *c, enum fill fill, int rows, int n, float 
 		struct swiglu_args args = {.x = view_of(&x, TENSOR_SHARDED, rows, 2 * n, stride), .out = view_of(&out, TENSOR_SHARDED, rows, n, n + 2)};
 		expect_ok(c, v, OP(v->stream, swiglu, &args, &err), &err);
 		expect_intact(c, v, &out, "out");
-		if (!i) memcpy(first, out.data, out.bytes);
+		if (!i) memcpy(first, out.data, out.bytes), reference_bits(c, first, out.bytes / 4);
 		else compare_bits(c, v, "out", out.data, first, out.bytes / 4);
 	}
 	double *want = malloc((size_t)n * 8), *bound = malloc((size_t)n * 8);
@@ -354,7 +354,7 @@ static void tree_sum_case(struct check *c, enum fill fill, const struct tree_cas
 		guarded_poison(&out);
 		expect_ok(c, v, OP(v->stream, tree_sum, &args, &err), &err);
 		expect_intact(c, v, &out, "out");
-		if (!i) memcpy(first, out.data, out.bytes);
+		if (!i) memcpy(first, out.data, out.bytes), reference_bits(c, first, out.bytes / 4);
 		else compare_bits(c, v, "out", out.data, first, out.bytes / 4);
 	}
 	for (int t = 0; t < tc->rows; t++)

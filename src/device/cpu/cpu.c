@@ -55,8 +55,15 @@ static void cpu_close(struct device *base)
 	free(device);
 }
 
-/* Threads are bound where there are several memory nodes: there a migrated thread would read across. On one node the
- * system places them better, because it knows what else runs. */
+/* Threads are bound to their cores where the group takes every core that it may use (two of its threads must never meet on one while
+ * another is free) and where there are several memory nodes (a migrated thread would read across). A smaller group on one node is left
+ * to the system, or two such processes would sit on the same first cores. With more threads than cores binding could only hurt.
+ */
+static bool should_bind(const struct cpu_topology *topology, int threads)
+{
+	return threads == topology->count || (topology->nodes > 1 && threads <= topology->count);
+}
+
 static enum status cpu_partition(int world_size, int threads, const int *ordinals, struct device_options *options, void **storage, struct error *err)
 {
 	(void)ordinals;
@@ -75,7 +82,7 @@ static enum status cpu_partition(int world_size, int threads, const int *ordinal
 			options[r].ordinal = 0;
 			options[r].cores = cores + start[r];
 			options[r].core_count = start[r + 1] - start[r];
-			options[r].pin = topology.nodes > 1 && threads <= topology.count;
+			options[r].pin = should_bind(&topology, threads);
 		}
 		*storage = cores;
 	}

@@ -265,6 +265,18 @@ static void put_u32(uint32_t *out, const char *in, int steps)
 	for (int k = 0; k < steps; k++) memcpy(out + (size_t)k * PANEL, in + (size_t)k * 4, 4);
 }
 
+/* A whole BF16 panel: the lanes j and j + LANES of a k-step are the halves of one word (panel_slot). */
+static void put_bf16_pair(uint16_t *out, const char *low, const char *high, int steps)
+{
+	for (int k = 0; k < steps; k++) {
+		uint16_t a, b;
+		memcpy(&a, low + (size_t)k * 2, 2);
+		memcpy(&b, high + (size_t)k * 2, 2);
+		uint32_t word = a | (uint32_t)b << 16; /* one store; little endian, as every target is */
+		memcpy(out + (size_t)k * PANEL, &word, 4);
+	}
+}
+
 /* One panel's lanes, all k: blocks of PUT_CHUNK_K steps so that the strided side stays in cache. */
 static void put_chunk(void *context, int chunk, int member)
 {
@@ -276,8 +288,13 @@ static void put_chunk(void *context, int chunk, int member)
 	for (int k0 = 0; k0 < job->w->k; k0 += PUT_CHUNK_K) {
 		int steps = job->w->k - k0 < PUT_CHUNK_K ? job->w->k - k0 : PUT_CHUNK_K;
 		size_t at = ((size_t)panel * (size_t)job->w->k + (size_t)k0) * PANEL;
-		for (int lane = lo; lane < hi; lane++) {
+		bool pairs = job->w->dtype == DTYPE_BF16 && lo == 0 && hi == PANEL;
+		for (int lane = lo; lane < (pairs ? LANES : hi); lane++) {
 			const char *in = job->src + (size_t)(panel * PANEL + lane - job->n0) * job->src_stride + (size_t)k0 * unit;
+			if (pairs) {
+				put_bf16_pair((uint16_t *)job->w->data + at + 2 * (size_t)lane, in, in + LANES * job->src_stride, steps);
+				continue;
+			}
 			size_t to = at + (size_t)panel_slot(job->w->dtype, lane);
 			if (unit == 2) put_u16((uint16_t *)job->w->data + to, in, steps);
 			else put_u32((uint32_t *)job->w->data + to, in, steps);
