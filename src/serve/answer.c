@@ -56,6 +56,16 @@ static void put_finish(struct out *out, const struct choice *choice, const struc
 	else out_puts(out, "null");
 }
 
+/* Not in streams. */
+static void put_prompt_logprobs(struct out *out, struct choice *choice, const struct request *q)
+{
+	if (q->prompt_logprobs < 0) return;
+	out_puts(out, ",\"prompt_logprobs\":[");
+	out_bytes(out, choice->prompt_logprobs.buf.data, choice->prompt_logprobs.buf.size);
+	out_puts(out, "]");
+	if (choice->prompt_logprobs.failed) out->failed = true;
+}
+
 static void put_text(struct out *out, struct choice *choice)
 {
 	out_string(out, choice->fresh.data ? choice->fresh.data : "", choice->fresh.size);
@@ -178,6 +188,7 @@ static void body_choice(struct answer *a, struct out *out, struct choice *choice
 	logprobs_take(&choice->logprobs, a->request->endpoint, out);
 	put_finish(out, choice, a->request);
 	put_token_ids(a, out, choice, true);
+	put_prompt_logprobs(out, choice, a->request);
 	out_puts(out, "}");
 }
 

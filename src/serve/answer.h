@@ -18,15 +18,21 @@ struct choice {
 	struct buf fresh;         /* text to be put out */
 	struct logprobs logprobs; /* to be put out */
 	struct token_list ids;    /* to be put out, where wanted */
+	struct driver_scores scores; /* of the prompt, where wanted */
+	struct out prompt_logprobs;  /* the insides of that array */
 	int64_t chars;            /* code points of text so far, echo included */
 	int tokens;               /* generated */
 	uint64_t last_ns;         /* when the last one came */
-	bool role_sent, submitted, over; /* over: the terminal event has come */
+	bool role_sent, submitted, started, over; /* over: the terminal event has come */
 	const char *finish; /* static; NULL while open */
 	int stop;           /* the stop string that ended it; -1 */
 	int32_t stop_id;    /* the stop token that ended it and is no end-of-text; -1 */
 };
 void choice_fini(struct choice *choice);
+/* Room for the scores of its prompt. False: no memory. */
+bool choice_want_scores(struct choice *choice, int top) NODISCARD;
+/* Takes the scores of the prompt, which must be filled. */
+void choice_take_scores(struct choice *choice, const struct request *request);
 /* Takes one token: text, log-probabilities, stop strings, the end. False: no memory. */
 bool choice_token(struct choice *choice, const struct tandem_event *event, const struct request *request, const struct facts *facts) NODISCARD;
 int64_t choice_count_chars(const char *text, size_t n);

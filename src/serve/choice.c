@@ -1,6 +1,8 @@
 /* One choice of a completion: tokens in, text that is certain out. See answer.h. */
+#include <stdlib.h>
 #include <string.h>
 
+#include "base/mem.h"
 #include "serve/answer.h"
 
 void choice_fini(struct choice *choice)
@@ -11,6 +13,24 @@ void choice_fini(struct choice *choice)
 	buf_fini(&choice->fresh);
 	logprobs_fini(&choice->logprobs);
 	token_list_fini(&choice->ids);
+	free(choice->scores.logprob);
+	free(choice->scores.alternatives);
+	free(choice->scores.alternative_id);
+	free(choice->scores.alternative_logprob);
+	out_fini(&choice->prompt_logprobs);
+}
+
+bool choice_want_scores(struct choice *choice, int top)
+{
+	struct driver_scores *s = &choice->scores;
+	size_t n = choice->prompt->ids.count;
+	*s = (struct driver_scores){.top = top,
+	                            .logprob = mem_zalloc(n, sizeof *s->logprob, "scores", NULL),
+	                            .alternatives = mem_zalloc(n, sizeof *s->alternatives, "scores", NULL),
+	                            .alternative_id = mem_zalloc(n * (size_t)top, sizeof *s->alternative_id, "scores", NULL),
+	                            .alternative_logprob = mem_zalloc(n * (size_t)top, sizeof *s->alternative_logprob, "scores", NULL)};
+	choice->job.scores = s;
+	return s->logprob && s->alternatives && s->alternative_id && s->alternative_logprob;
 }
 
 int64_t choice_count_chars(const char *text, size_t n)
@@ -36,9 +56,51 @@ static bool take_piece(struct choice *choice, const struct request *q)
 	return st == STATUS_OK;
 }
 
+static struct logprob_style style_of(const struct choice *choice, const struct request *q, int top)
+{
+	return (struct logprob_style){.endpoint = q->endpoint, .top = top, .tokens_as_ids = q->tokens_as_ids, .detokenizer = choice->text};
+}
+
+static struct logprob_entry prompt_entry(const struct choice *choice, size_t i)
+{
+	const struct driver_scores *s = &choice->scores;
+	return (struct logprob_entry){.token = choice->prompt->ids.ids[i], .scored = i > 0, .logprob = s->logprob[i], .alternatives = s->alternatives[i],
+	                              .alternative_id = s->alternative_id + i * (size_t)s->top, .alternative_logprob = s->alternative_logprob + i * (size_t)s->top};
+}
+
+/* The echoed prompt's entries; where a token starts in its text is found by decoding it again. */
+static void echo_logprobs(struct choice *choice, const struct request *q)
+{
+	struct logprob_style style = style_of(choice, q, q->logprobs);
+	struct detokenizer *text = NULL;
+	struct buf piece = {0};
+	int64_t offset = 0;
+	if (choice->text && detokenizer_create(&text, detokenizer_of(choice->text), false, NULL) != STATUS_OK) text = NULL;
+	for (size_t i = 0; i < choice->prompt->ids.count; i++) {
+		struct logprob_entry entry = prompt_entry(choice, i);
+		entry.offset = offset;
+		logprobs_add(&choice->logprobs, &style, &entry);
+		buf_clear(&piece);
+		if (text && detokenizer_push(text, entry.token, &piece, NULL) == STATUS_OK) offset += choice_count_chars(piece.data, piece.size);
+	}
+	detokenizer_destroy(&text);
+	buf_fini(&piece);
+}
+
+void choice_take_scores(struct choice *choice, const struct request *q)
+{
+	struct logprob_style style = style_of(choice, q, q->prompt_logprobs);
+	if (q->echo && q->logprobs >= 0) echo_logprobs(choice, q);
+	for (size_t i = 0; q->prompt_logprobs >= 0 && i < choice->prompt->ids.count; i++) {
+		struct logprob_entry entry = prompt_entry(choice, i);
+		if (i) out_puts(&choice->prompt_logprobs, ",");
+		logprobs_put_prompt(&choice->prompt_logprobs, &style, &entry);
+	}
+}
+
 static void add_logprob(struct choice *choice, const struct tandem_event *e, const struct request *q)
 {
-	struct logprob_style style = {.endpoint = q->endpoint, .top = q->logprobs, .tokens_as_ids = q->tokens_as_ids, .detokenizer = choice->text};
+	struct logprob_style style = style_of(choice, q, q->logprobs);
 	struct logprob_entry entry = {.token = e->token, .scored = true, .logprob = e->logprob, .alternatives = e->alternatives,
 	                              .alternative_id = e->alternative_id, .alternative_logprob = e->alternative_logprob, .offset = choice->chars};
 	logprobs_add(&choice->logprobs, &style, &entry);

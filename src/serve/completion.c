@@ -40,7 +40,13 @@ static struct tandem_sampling sampling_of(const struct request *q, uint64_t seed
 	return (struct tandem_sampling){.temperature = q->temperature, .top_k = q->top_k, .top_p = q->top_p, .min_p = q->min_p,
 	                                .repetition_penalty = q->repetition_penalty, .presence_penalty = q->presence_penalty,
 	                                .frequency_penalty = q->frequency_penalty, .seed = seed, .bias_ids = q->bias_ids, .bias_values = q->bias_values,
-	                                .bias_count = q->bias_count, .logprobs = q->logprobs == 0 ? 1 : q->logprobs < 0 ? 0 : q->logprobs};
+	                                .bias_count = q->bias_count, .logprob = q->logprobs >= 0,
+	                                .logprobs = q->logprobs > q->prompt_logprobs ? q->logprobs : q->prompt_logprobs > 0 ? q->prompt_logprobs : 0};
+}
+
+static bool wants_scores(const struct request *q)
+{
+	return q->prompt_logprobs >= 0 || (q->echo && q->logprobs >= 0);
 }
 
 static enum status init_choice(struct completion *c, const struct completion_options *o, int index, struct refusal *r)
@@ -54,7 +60,9 @@ static enum status init_choice(struct completion *c, const struct completion_opt
 	choice->job.owner = choice;
 	choice->job.request = (struct tandem_request){.prompt = prompt->ids.ids, .prompt_count = (int)prompt->ids.count, .max_tokens = max_tokens,
 	                                              .min_tokens = q->min_tokens, .ignore_eos = q->ignore_eos, .stop_ids = q->stop_ids,
-	                                              .stop_count = q->stop_count, .sampling = sampling_of(q, choice_seed(c, o, index))};
+	                                              .stop_count = q->stop_count, .sampling = sampling_of(q, choice_seed(c, o, index)),
+	                                              .prompt_logprobs = wants_scores(q), .cache_salt = q->cache_salt};
+	if (wants_scores(q) && !choice_want_scores(choice, choice->job.request.sampling.logprobs)) return refuse_memory(r);
 	if (c->facts->tokenizer && detokenizer_create(&choice->text, c->facts->tokenizer, q->skip_special, NULL) != STATUS_OK) return refuse_memory(r);
 	if (q->echo && buf_append(&choice->fresh, prompt->text.data, prompt->text.size, NULL) != STATUS_OK) return refuse_memory(r);
 	choice->chars = choice_count_chars(choice->fresh.data, choice->fresh.size);
@@ -195,22 +203,32 @@ static void count_token(struct completion *c, struct choice *choice, uint64_t at
 	choice->last_ns = at_ns;
 }
 
+static void fail_memory(struct completion *c)
+{
+	struct refusal why;
+	(void)refuse_memory(&why);
+	completion_fail(c, &why);
+}
+
 static void on_token(struct completion *c, struct choice *choice, const struct driver_event *event)
 {
 	count_token(c, choice, event->at_ns);
-	bool well = choice_token(choice, &event->event, &c->request, c->facts);
-	if (!well) {
-		struct refusal why;
-		(void)refuse_memory(&why);
-		completion_fail(c, &why);
+	if (!choice_token(choice, &event->event, &c->request, c->facts)) {
+		fail_memory(c);
 		return;
 	}
-	if (choice->finish) {
-		c->open--;
-		cancel_job(c, choice); /* a stop string is not the engine's business */
-	}
-	put_out(c, choice);
-	settle(c);
+	if (choice->finish) cancel_job(c, choice); /* a stop string is not the engine's business */
+}
+
+/* What stands at the front of a choice's first event: the prompt's scores, and what its start cost. */
+static void on_first(struct completion *c, struct choice *choice, const struct driver_event *event)
+{
+	choice->started = true;
+	if (choice->index % c->request.n == 0) c->times.cached_tokens += event->event.cached_tokens;
+	if (choice->index == 0) c->times.queue_seconds = (double)event->event.queue_ms / 1e3;
+	if (!choice->job.scores) return;
+	if (choice->scores.filled) choice_take_scores(choice, &c->request);
+	else fail_by(c, event);
 }
 
 void completion_event(struct completion *c, const struct driver_event *event)
@@ -223,18 +241,25 @@ void completion_event(struct completion *c, const struct driver_event *event)
 		c->in_flight--;
 	}
 	if (c->ended || choice->finish) return;
-	if (event->event.token >= 0) on_token(c, choice, event);
-	else if (last) fail_by(c, event);
-	if (c->out.failed && !c->ended) {
-		struct refusal why;
-		(void)refuse_memory(&why);
-		completion_fail(c, &why);
+	bool well = event->event.token >= 0 || event->event.finish == TANDEM_LENGTH; /* the latter: only the prompt was to be scored */
+	if (!well) {
+		if (last) fail_by(c, event);
+		return;
 	}
+	if (!choice->started) on_first(c, choice, event);
+	if (c->ended) return;
+	if (event->event.token >= 0) on_token(c, choice, event);
+	else choice->finish = "length";
+	if (c->ended) return;
+	if (choice->finish) c->open--;
+	put_out(c, choice);
+	settle(c);
+	if (c->out.failed && !c->ended) fail_memory(c);
 }
 
 int completion_jobs(struct completion *c, struct driver_job **jobs)
 {
-	bool needed = c->request.max_tokens != 0;
+	bool needed = c->request.max_tokens != 0 || wants_scores(&c->request);
 	for (int i = 0; i < c->count; i++) {
 		struct choice *choice = &c->choices[i];
 		if (needed) {

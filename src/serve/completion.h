@@ -63,6 +63,7 @@ bool completion_begun(const struct completion *completion);
 /* What metrics want to know. */
 struct completion_times {
 	uint64_t arrival_ns, first_ns, last_ns; /* first and last token of any choice; 0: none */
+	double queue_seconds; /* of the first choice */
 	uint64_t gap_ns; /* between the last token and the one before it of the same choice; 0: the last event brought none */
 	int prompt_tokens, completion_tokens, cached_tokens;
 };

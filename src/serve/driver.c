@@ -87,10 +87,12 @@ static void publish(struct driver *d, int in_flight, bool progress, bool refresh
 {
 	uint64_t now = clock_ns();
 	struct tandem_info info;
+	struct tandem_stats stats;
 	struct tandem_rank_bytes bytes[DRIVER_MAX_RANKS];
 	refresh = refresh || now - d->refreshed_ns > REFRESH_NS;
 	if (refresh) {
 		tandem_get_info(d->options.engine, &info);
+		tandem_get_stats(d->options.engine, &stats);
 		for (int r = 0; r < info.world_size && r < DRIVER_MAX_RANKS; r++) tandem_get_rank_bytes(d->options.engine, r, &bytes[r]);
 		d->refreshed_ns = now;
 	}
@@ -100,6 +102,7 @@ static void publish(struct driver *d, int in_flight, bool progress, bool refresh
 	d->status.in_flight = in_flight;
 	if (refresh) {
 		d->status.info = info;
+		d->status.stats = stats;
 		memcpy(d->status.ranks, bytes, sizeof d->status.ranks[0] * (size_t)(info.world_size < DRIVER_MAX_RANKS ? info.world_size : DRIVER_MAX_RANKS));
 	}
 	pthread_mutex_unlock(&d->status_lock);
@@ -206,6 +209,23 @@ static int find_active(const struct driver *d, uint64_t id)
 	return lo < d->active_count && d->active[lo]->id == id ? lo : -1;
 }
 
+static void take_scores(struct driver *d, struct driver_job *job)
+{
+	struct driver_scores *scores = job->scores;
+	for (int i = 1; i < job->request.prompt_count; i++) {
+		struct tandem_event score;
+		if (tandem_prompt_logprob(d->options.engine, job->id, i, &score, NULL)) return; /* the owner sees that they are not there */
+		int n = score.alternatives < scores->top ? score.alternatives : scores->top;
+		scores->logprob[i] = score.logprob;
+		scores->alternatives[i] = n;
+		for (int k = 0; k < n; k++) {
+			scores->alternative_id[(size_t)i * (size_t)scores->top + (size_t)k] = score.alternative_id[k];
+			scores->alternative_logprob[(size_t)i * (size_t)scores->top + (size_t)k] = score.alternative_logprob[k];
+		}
+	}
+	scores->filled = true;
+}
+
 static void pass_events(struct driver *d, int count)
 {
 	uint64_t now = clock_ns();
@@ -213,6 +233,7 @@ static void pass_events(struct driver *d, int count)
 		int at = find_active(d, d->events[i].id);
 		if (at < 0) continue;
 		struct driver_event event = {.job = d->active[at], .event = d->events[i], .at_ns = now};
+		if (event.job->scores && !event.job->scores->filled && (event.event.token >= 0 || event.event.finish == TANDEM_LENGTH)) take_scores(d, event.job);
 		if (event.event.finish != TANDEM_RUNNING) {
 			memmove(&d->active[at], &d->active[at + 1], (size_t)(d->active_count - at - 1) * sizeof *d->active);
 			d->active_count--;

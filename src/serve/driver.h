@@ -22,8 +22,19 @@
 
 struct driver;
 
+/* Log-probabilities of a prompt, with `top` alternatives a token; position 0 has none. The arrays are the owner's. */
+struct driver_scores {
+	int top;
+	bool filled;
+	float *logprob;                       /* [prompt_count] */
+	int *alternatives;                    /* [prompt_count], at most top */
+	int32_t *alternative_id;              /* [prompt_count][top] */
+	float *alternative_logprob;
+};
+
 struct driver_job {
 	struct tandem_request request; /* its arrays belong to the owner and stay until the terminal event */
+	struct driver_scores *scores;  /* where request.prompt_logprobs; filled before the first event; NULL: not wanted */
 	void *owner;                   /* the driver does not look at it */
 	struct tandem_error error;     /* filled before a terminal event with finish FAILED */
 
@@ -47,7 +58,9 @@ struct driver_status {
 	uint64_t progress_ns;     /* when the last step ended, or idleness */
 	int in_flight;            /* jobs that the engine has */
 	uint64_t aborts, rebuilds; /* failures of the group; groups made anew */
-	struct tandem_info info;  /* refreshed when idle, and every 100 ms while busy */
+	/* Refreshed when idle, and every 100 ms while busy: */
+	struct tandem_info info;
+	struct tandem_stats stats;
 	struct tandem_rank_bytes ranks[DRIVER_MAX_RANKS];
 	struct tandem_error failure; /* why the driver stopped; code 0: it was told to */
 };

@@ -41,11 +41,10 @@ static void give_back(struct exchange *x, int n)
 	atomic_fetch_sub(&x->server->admitted, n);
 }
 
-void generate_counts(struct server *s, int *running, int *waiting)
+int generate_waiting(struct server *s, const struct driver_status *d)
 {
-	int all = atomic_load(&s->admitted);
-	*running = all < s->options.max_sequences ? all : s->options.max_sequences;
-	*waiting = all - *running;
+	int waiting = atomic_load(&s->admitted) - d->stats.running - d->stats.waiting;
+	return waiting > 0 ? waiting : 0;
 }
 
 /* ---- before the engine ---- */

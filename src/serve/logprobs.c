@@ -128,6 +128,39 @@ void logprobs_add(struct logprobs *l, const struct logprob_style *style, const s
 	l->count++;
 }
 
+static void put_prompt_token(struct out *out, const struct logprob_style *style, int32_t id, float logprob, int rank)
+{
+	struct buf bytes = {0};
+	bool known = bytes_of(style, id, &bytes);
+	out_printf(out, "\"%d\":{\"logprob\":", id);
+	out_logprob(out, logprob);
+	if (rank) out_printf(out, ",\"rank\":%d", rank);
+	else out_puts(out, ",\"rank\":null");
+	out_puts(out, ",\"decoded_token\":");
+	if (known) out_string(out, bytes.data, bytes.size);
+	else out_puts(out, "null");
+	out_puts(out, "}");
+	buf_fini(&bytes);
+}
+
+void logprobs_put_prompt(struct out *out, const struct logprob_style *style, const struct logprob_entry *e)
+{
+	bool listed = false;
+	if (!e->scored) {
+		out_puts(out, "null");
+		return;
+	}
+	out_puts(out, "{");
+	for (int i = 0; i < e->alternatives && i < style->top; i++) {
+		if (i) out_puts(out, ",");
+		put_prompt_token(out, style, e->alternative_id[i], e->alternative_logprob[i], i + 1);
+		listed |= e->alternative_id[i] == e->token;
+	}
+	if (!listed && e->alternatives && style->top) out_puts(out, ",");
+	if (!listed) put_prompt_token(out, style, e->token, e->logprob, 0);
+	out_puts(out, "}");
+}
+
 static void put_inside(struct out *out, const char *before, struct out *inside)
 {
 	out_puts(out, before);

@@ -34,6 +34,8 @@ struct logprob_style {
 
 void logprobs_fini(struct logprobs *l);
 void logprobs_add(struct logprobs *l, const struct logprob_style *style, const struct logprob_entry *entry);
+/* One element of "prompt_logprobs": null for the first token, else an object by token id. */
+void logprobs_put_prompt(struct out *out, const struct logprob_style *style, const struct logprob_entry *entry);
 /* The value of the key "logprobs", then `l` is empty. Nothing collected: null. */
 void logprobs_take(struct logprobs *l, enum endpoint endpoint, struct out *out);
 bool logprobs_failed(const struct logprobs *l);

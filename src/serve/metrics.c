@@ -34,8 +34,8 @@ void metrics_init(struct metrics *m, int context)
 	*m = (struct metrics){0};
 	SET(&m->ttft, 0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160, 640, 2560);
 	SET(&m->itl, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80);
-	struct histogram *const long_ones[] = {&m->e2e, &m->inference, &m->decode};
-	for (int i = 0; i < 3; i++)
+	struct histogram *const long_ones[] = {&m->e2e, &m->inference, &m->decode, &m->queue, &m->prefill};
+	for (int i = 0; i < 5; i++)
 		SET(long_ones[i], 0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680);
 	set_125(&m->prompt, context);
 	set_125(&m->generation, context);
@@ -92,6 +92,9 @@ void metrics_completion(struct metrics *m, const struct completion *completion, 
 	if (q->max_tokens >= 0) histogram_add(&m->max_tokens, (double)q->max_tokens);
 	if (!t.first_ns) return;
 	histogram_add(&m->ttft, seconds_between(t.arrival_ns, t.first_ns));
+	double first = seconds_between(submitted_ns, t.first_ns);
+	histogram_add(&m->queue, t.queue_seconds);
+	histogram_add(&m->prefill, first > t.queue_seconds ? first - t.queue_seconds : 0);
 	histogram_add(&m->inference, seconds_between(submitted_ns, t.last_ns));
 	histogram_add(&m->decode, seconds_between(t.first_ns, t.last_ns));
 }
@@ -150,14 +153,18 @@ static void put_histogram(struct writer *w, const char *name, const char *labels
 static void write_requests(struct writer *w, const struct metrics *m, const struct metrics_state *s)
 {
 	const struct tandem_info *info = &s->driver->info;
-	one(w, "vllm:num_requests_running", "gauge", "Sequences that the engine works on.", s->running);
-	one(w, "vllm:num_requests_waiting", "gauge", "Sequences that wait for a place.", s->waiting);
+	const struct tandem_stats *stats = &s->driver->stats;
+	one(w, "vllm:num_requests_running", "gauge", "Sequences that the engine works on.", stats->running);
+	one(w, "vllm:num_requests_waiting", "gauge", "Sequences that wait for a place.", stats->waiting + s->waiting);
 	one(w, "vllm:kv_cache_usage_perc", "gauge", "Share of the KV cache in use, 0 to 1.",
 	    info->kv_tokens ? 1 - (double)info->kv_free_tokens / (double)info->kv_tokens : 0);
 	family(w, "vllm:cache_config_info", "gauge", "Size of the KV cache.");
 	char labels[160];
-	snprintf(labels, sizeof labels, ",kv_tokens=\"%lld\"", (long long)info->kv_tokens);
+	snprintf(labels, sizeof labels, ",block_size=\"%d\",num_gpu_blocks=\"%d\"", stats->kv_block_tokens, stats->kv_blocks);
 	sample(w, "vllm:cache_config_info", labels, 1);
+	one(w, "vllm:num_preemptions_total", "counter", "Sequences that gave their KV back and were computed again.", (double)stats->preemptions);
+	one(w, "vllm:prefix_cache_queries_total", "counter", "Prompt tokens that were looked up in the prefix cache.", (double)stats->prompt_tokens);
+	one(w, "vllm:prefix_cache_hits_total", "counter", "Of these, found.", (double)stats->cached_tokens);
 	one(w, "vllm:prompt_tokens_total", "counter", "Prompt tokens of requests that the engine got.", (double)m->prompt_tokens);
 	one(w, "vllm:generation_tokens_total", "counter", "Generated tokens.", (double)m->generation_tokens);
 	family(w, "vllm:request_success_total", "counter", "Sequences that ended, by reason.");
@@ -200,20 +207,25 @@ static void write_ranks(struct writer *w, const struct metrics_state *s)
 	static const char *const names[] = {"tandem_rank_weight_bytes", "tandem_rank_kv_bytes", "tandem_rank_scratch_bytes", "tandem_rank_workspace_bytes",
 	                                    "tandem_rank_peak_bytes", "tandem_rank_generation"};
 	static const char *const help[] = {"Weights of a rank, its shards and what it replicates.", "KV cache of a rank.", "Scratch of a rank.",
-	                                   "Workspace of a rank.", "Most bytes that a rank ever held.", "Steps that a rank has done."};
+	                                   "Workspace of a rank.", "Most bytes that a rank ever held.", "Commands that a rank has finished; all ranks show the same between steps."};
 	one(w, "tandem_world_size", "gauge", "Ranks.", d->info.world_size);
 	for (int i = 0; i < 6; i++) {
 		family(w, names[i], "gauge", help[i]);
 		for (int r = 0; r < world; r++) {
 			char labels[32];
 			const struct tandem_rank_bytes *b = &d->ranks[r];
-			const uint64_t values[] = {b->sharded + b->replicated, b->kv, b->scratch, b->workspace, b->peak, d->generation};
+			struct tandem_health h;
+			tandem_get_health(s->engine, r, &h);
+			const uint64_t values[] = {b->sharded + b->replicated, b->kv, b->scratch, b->workspace, b->peak, h.commands};
 			snprintf(labels, sizeof labels, ",rank=\"%d\"", r);
 			sample(w, names[i], labels, (double)values[i]);
 		}
 	}
 	one(w, "tandem_kv_free_tokens", "gauge", "Tokens of KV that are free on every rank.", (double)d->info.kv_free_tokens);
 	one(w, "tandem_kv_tokens", "gauge", "Tokens of KV in all.", (double)d->info.kv_tokens);
+	one(w, "tandem_kv_cached_blocks", "gauge", "Free blocks that still hold a prefix.", d->stats.kv_cached_blocks);
+	one(w, "tandem_kv_evictions_total", "counter", "Cached blocks that were given to others.", (double)d->stats.evictions);
+	one(w, "tandem_computed_tokens_total", "counter", "Rows of all steps.", (double)d->stats.computed_tokens);
 	one(w, "tandem_steps_total", "counter", "Steps that all ranks have done.", (double)d->generation);
 	one(w, "tandem_aborts_total", "counter", "Failures of the group of ranks.", (double)d->aborts);
 	one(w, "tandem_rebuilds_total", "counter", "Groups made anew after a failure.", (double)d->rebuilds);

@@ -23,6 +23,8 @@ struct histogram {
 	X(ttft, "vllm:time_to_first_token_seconds", "Arrival of a request to its first token.")                          \
 	X(itl, "vllm:inter_token_latency_seconds", "Time between two tokens of a sequence.")                             \
 	X(e2e, "vllm:e2e_request_latency_seconds", "Arrival of a request to its end.")                                   \
+	X(queue, "vllm:request_queue_time_seconds", "Arrival at the engine to the first step of a request.")             \
+	X(prefill, "vllm:request_prefill_time_seconds", "First step of a request to its first token.")                   \
 	X(inference, "vllm:request_inference_time_seconds", "Arrival at the engine to the last token.")                  \
 	X(decode, "vllm:request_decode_time_seconds", "First token to last token.")                                      \
 	X(prompt, "vllm:request_prompt_tokens", "Prompt tokens of a request.")                                           \
@@ -58,7 +60,8 @@ void metrics_completion(struct metrics *m, const struct completion *completion, 
 struct metrics_state {
 	const struct facts *facts;
 	const struct driver_status *driver;
-	int waiting, running; /* sequences */
+	const struct tandem *engine; /* for tandem_get_health */
+	int waiting; /* sequences that the engine has not got yet, beside those it counts itself */
 	int connections;
 	const char *const *handlers; /* names by number */
 	int handler_count;

@@ -21,6 +21,7 @@ enum status refuse_error(struct refusal *r, const char *param, enum status code,
 	case STATUS_BAD_INPUT:
 	case STATUS_USAGE: return refuse(r, 400, param, "%s", err->text);
 	case STATUS_UNSUPPORTED: return refuse(r, 501, param, "%s", err->text);
+	case STATUS_BUSY: return refuse(r, 429, param, "%s", err->text);
 	case STATUS_NO_ROOM:
 	case STATUS_NO_MEMORY: return refuse(r, 503, param, "%s", err->text);
 	case STATUS_CANCELLED: return refuse(r, 503, param, "the request was cancelled by the server");

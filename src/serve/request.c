@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "base/rng.h"
 #include "serve/unsupported.h"
 
 #define COUNT(a) ((int)(sizeof(a) / sizeof((a)[0])))
@@ -202,6 +203,17 @@ static enum status read_stream_options(struct request *q, const json_t *body, st
 	return STATUS_OK;
 }
 
+static enum status read_salt(struct request *q, const json_t *body, struct refusal *r)
+{
+	const json_t *value = body_get(body, "cache_salt");
+	if (!value) return STATUS_OK;
+	if (!json_is_string(value) || !json_string_length(value)) return refuse(r, 400, "cache_salt", "cache_salt must be a string that is not empty");
+	uint64_t hash = rng_name("cache_salt");
+	for (size_t i = 0; i < json_string_length(value); i++) hash = rng_mix(hash ^ (unsigned char)json_string_value(value)[i]);
+	q->cache_salt = hash | 1;
+	return STATUS_OK;
+}
+
 static enum status check_together(const struct request *q, struct refusal *r)
 {
 	if (q->max_tokens == 0 && !q->echo) return refuse(r, 400, "max_tokens", "max_tokens is 0; that is for echo alone, give at least 1");
@@ -225,6 +237,7 @@ static enum status parse(struct request *q, const json_t *body, const struct fac
 	TRY(read_stop_ids(q, body, facts->info.vocab_size, r));
 	TRY(read_bias(q, body, facts->info.vocab_size, r));
 	TRY(read_stream_options(q, body, r));
+	TRY(read_salt(q, body, r));
 	/* A conversation that is to be continued leaves no place for a generation prompt; only asking for both is a contradiction. */
 	if (q->continue_final && !body_get(body, "add_generation_prompt")) q->add_generation_prompt = false;
 	settle_sampling(q);

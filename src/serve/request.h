@@ -40,6 +40,7 @@ struct request {
 	int prompt_logprobs; /* -1: none */
 	bool echo, stream, include_usage, continuous_usage, return_token_ids, tokens_as_ids;
 
+	uint64_t cache_salt; /* prefixes are shared among equal ones; 0: none given */
 	int truncate_prompt; /* last so many tokens; 0: all */
 	bool add_special;
 	bool add_generation_prompt, continue_final;

@@ -47,7 +47,6 @@ static const char *health_of(const struct server *s, const struct driver_status 
 	return s->state == SERVER_READY ? "ok" : "draining";
 }
 
-/* Progress of every rank is one number: a step counts only once all ranks have fenced it. */
 static void health(struct exchange *x)
 {
 	struct server *s = x->server;
@@ -59,8 +58,12 @@ static void health(struct exchange *x)
 	double age = now > d.progress_ns ? (double)(now - d.progress_ns) / 1e6 : 0;
 	out_printf(&out, "{\"status\":\"%s\",\"generation\":%llu,\"age_ms\":%.1f,\"pending\":%d,\"aborts\":%llu,\"rebuilds\":%llu,\"ranks\":[", state,
 	           (unsigned long long)d.generation, age, atomic_load(&s->admitted), (unsigned long long)d.aborts, (unsigned long long)d.rebuilds);
-	for (int r = 0; r < d.info.world_size; r++)
-		out_printf(&out, "%s{\"rank\":%d,\"generation\":%llu,\"age_ms\":%.1f}", r ? "," : "", r, (unsigned long long)d.generation, age);
+	for (int r = 0; r < d.info.world_size; r++) {
+		struct tandem_health h;
+		tandem_get_health(s->options.engine, r, &h);
+		out_printf(&out, "%s{\"rank\":%d,\"usable\":%s,\"commands\":%llu,\"moves\":%llu,\"silent_ms\":%llu}", r ? "," : "", r, h.usable ? "true" : "false",
+		           (unsigned long long)h.commands, (unsigned long long)h.moves, (unsigned long long)h.silent_ms);
+	}
 	out_puts(&out, "]");
 	bool well = !strcmp(state, "ok");
 	if (!well) out_printf(&out, ",\"error\":{\"message\":\"the server is %s\",\"type\":\"unavailable_error\",\"param\":null,\"code\":503}", state);
@@ -122,9 +125,9 @@ static void metrics(struct exchange *x)
 	struct server *s = x->server;
 	struct driver_status d;
 	struct out out = {0};
-	struct metrics_state state = {.facts = s->facts, .driver = &d, .connections = s->connection_count};
+	struct metrics_state state = {.facts = s->facts, .driver = &d, .engine = s->options.engine, .connections = s->connection_count};
 	driver_get_status(s->driver, &d);
-	generate_counts(s, &state.running, &state.waiting);
+	state.waiting = generate_waiting(s, &d);
 	state.handlers = routes_names(&state.handler_count);
 	metrics_write(&s->metrics, &state, &out);
 	answer_json(x, 200, &out);

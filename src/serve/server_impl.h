@@ -176,7 +176,8 @@ void generate_gone(struct exchange *x);
 ssize_t generate_read(struct exchange *x, char *out, size_t max);
 void generate_fail_all(struct server *s, const struct refusal *why);
 void generate_tick(struct server *s, uint64_t now_ns);
-void generate_counts(struct server *s, int *running, int *waiting);
+/* Sequences that were admitted and that the engine does not have yet. */
+int generate_waiting(struct server *s, const struct driver_status *d);
 
 /* tokens.c: /tokenize and /detokenize, in a worker */
 void tokens_tokenize(struct exchange *x);

@@ -30,7 +30,7 @@ static const struct {
 } fields[] = {
 	{"bad_words", BOTH},         {"allowed_token_ids", BOTH},    {"guided_json", BOTH},    {"guided_regex", BOTH},   {"guided_choice", BOTH},
 	{"guided_grammar", BOTH},    {"structured_outputs", BOTH},   {"structural_tag", BOTH}, {"grammar", BOTH},        {"json_schema", BOTH},
-	{"use_beam_search", BOTH},   {"logits_processors", BOTH},    {"prompt_embeds", BOTH},  {"cache_salt", BOTH},     {"kv_transfer_params", BOTH},
+	{"use_beam_search", BOTH},   {"logits_processors", BOTH},    {"prompt_embeds", BOTH},  {"kv_transfer_params", BOTH},
 	{"echo", ENDPOINT_CHAT},     {"audio", ENDPOINT_CHAT},       {"functions", ENDPOINT_CHAT}, {"web_search_options", ENDPOINT_CHAT},
 	{"prediction", ENDPOINT_CHAT},
 };

@@ -268,6 +268,11 @@ enum status detokenizer_create(struct detokenizer **out, const struct tokenizer 
 	return st;
 }
 
+const struct tokenizer *detokenizer_of(const struct detokenizer *detokenizer)
+{
+	return detokenizer->tokenizer;
+}
+
 void detokenizer_destroy(struct detokenizer **detokenizer)
 {
 	if (!*detokenizer) return;

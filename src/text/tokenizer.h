@@ -68,6 +68,8 @@ enum status tokenizer_decode(const struct tokenizer *tokenizer, const int32_t *i
 /* Incremental decoding: the pieces joined equal tokenizer_decode of all ids, and no piece ever ends inside a code point. */
 struct detokenizer;
 enum status detokenizer_create(struct detokenizer **out, const struct tokenizer *tokenizer, bool skip_special, struct error *err) NODISCARD;
+/* What it decodes for; borrowed. */
+const struct tokenizer *detokenizer_of(const struct detokenizer *detokenizer);
 void detokenizer_destroy(struct detokenizer **detokenizer);
 /* Appends to `piece` what became certain with this id (maybe nothing). O(1) amortised in the length of the stream. */
 enum status detokenizer_push(struct detokenizer *detokenizer, int32_t id, struct buf *piece, struct error *err) NODISCARD;
