@@ -17,8 +17,8 @@
 #include "base/mem.h"
 #include "base/rng.h"
 #include "client/arrivals.h"
+#include "client/fetch.h"
 #include "client/summary.h"
-#include "client/url.h"
 
 #define STREAM_PROMPT 100 /* random streams from here on: one a request */
 #define FILE_LIMIT (64u << 20)
@@ -26,9 +26,7 @@
 struct bench {
 	const struct settings *settings;
 	struct child child; /* the server that we started, if we did */
-	struct url url;
-	struct sockaddr_storage address;
-	socklen_t address_length;
+	struct peer peer;
 	bool chat;
 	struct buf model, body;
 	struct arrival *arrivals;
@@ -65,22 +63,12 @@ static enum status put_body(struct bench *b, int index, struct buf *out, struct 
 	return buf_puts(out, ",\"stream\":true,\"stream_options\":{\"include_usage\":true}}", err);
 }
 
-static enum status put_head(const struct bench *b, const char *method, const char *path, size_t body_bytes, struct buf *out, struct error *err)
-{
-	const struct url *u = &b->url;
-	TRY(buf_printf(out, err, "%s %s%s HTTP/1.1\r\nHost: %s%s%s:%d\r\nUser-Agent: tandem-bench\r\n", method, u->path, path, u->brackets ? "[" : "",
-	               u->host, u->brackets ? "]" : "", u->port));
-	if (b->settings->api_key) TRY(buf_printf(out, err, "Authorization: Bearer %s\r\n", b->settings->api_key));
-	if (body_bytes) TRY(buf_printf(out, err, "Content-Type: application/json\r\nContent-Length: %zu\r\nAccept: text/event-stream\r\n", body_bytes));
-	return buf_puts(out, "\r\n", err);
-}
-
 static enum status on_request(void *context, int index, struct buf *out, struct error *err)
 {
 	struct bench *b = context;
 	buf_clear(&b->body);
 	TRY(put_body(b, index, &b->body, err));
-	TRY(put_head(b, "POST", b->chat ? "/v1/chat/completions" : "/v1/completions", b->body.size, out, err));
+	TRY(fetch_head(&b->peer, "POST", b->chat ? "/v1/chat/completions" : "/v1/completions", b->body.size, out, err));
 	TRY(buf_append(out, b->body.data, b->body.size, err));
 	b->samples[index].due_ns = b->start_ns + b->arrivals[index].at_ns;
 	b->samples[index].sent_ns = clock_ns();
@@ -155,8 +143,8 @@ static void on_end(void *context, int index, const struct load_answer *answer)
 
 static enum status run_load(struct bench *b, int count, int concurrency, struct error *err)
 {
-	struct load_options options = {.address = &b->address, .address_length = b->address_length, .count = count, .concurrency = concurrency,
-	                               .timeout_ms = (uint32_t)b->settings->timeout_ms, .context = b, .due = on_due, .request = on_request,
+	struct load_options options = {.address = &b->peer.address, .address_length = b->peer.address_length, .count = count, .concurrency = concurrency,
+	                               .timeout_ms = b->peer.timeout_ms, .context = b, .due = on_due, .request = on_request,
 	                               .event = on_event, .end = on_end};
 	b->start_ns = clock_ns();
 	TRY(load_run(&options, err));
@@ -165,46 +153,13 @@ static enum status run_load(struct bench *b, int count, int concurrency, struct 
 
 /* ---- before the load ---- */
 
-/* One GET, its body in b->body. */
-struct question {
-	struct bench *bench;
-	const char *path;
-	struct load_answer answer;
-};
-
-static enum status ask_request(void *context, int index, struct buf *out, struct error *err)
-{
-	struct question *q = context;
-	(void)index;
-	return put_head(q->bench, "GET", q->path, 0, out, err);
-}
-
-static bool ask_event(void *context, int index, const char *data, size_t n, uint64_t now_ns)
-{
-	(void)context, (void)index, (void)data, (void)n, (void)now_ns;
-	return false;
-}
-
-static void ask_end(void *context, int index, const struct load_answer *answer)
-{
-	struct question *q = context;
-	(void)index;
-	q->answer = *answer;
-	buf_clear(&q->bench->body);
-	if (buf_append(&q->bench->body, answer->body, answer->body_bytes, NULL) != STATUS_OK) q->answer.status = 0;
-}
-
 static enum status ask(struct bench *b, const char *path, struct error *err)
 {
-	struct question q = {.bench = b, .path = path};
-	struct load_options options = {.address = &b->address, .address_length = b->address_length, .count = 1, .concurrency = 1,
-	                               .timeout_ms = (uint32_t)b->settings->timeout_ms, .context = &q, .request = ask_request, .event = ask_event, .end = ask_end};
-	TRY(load_run(&options, err));
-	if (q.answer.end != LOAD_DONE)
-		return FAIL(err, IO, "http://%s:%d: %s; is a server running there?", b->url.host, b->url.port, load_end_text(q.answer.end));
-	if (q.answer.status == 200) return STATUS_OK;
-	return FAIL(err, BAD_INPUT, "%s: the server answers with status %d; give the URL of an OpenAI-compatible server%s", path, q.answer.status,
-	            q.answer.status == 401 ? " and its --api-key" : "");
+	int status;
+	TRY(fetch(&b->peer, path, &b->body, &status, err));
+	if (status == 200) return STATUS_OK;
+	return FAIL(err, BAD_INPUT, "%s: the server answers with status %d; give the URL of an OpenAI-compatible server%s", path, status,
+	            status == 401 ? " and its --api-key" : "");
 }
 
 /* b->model becomes the start of every body. */
@@ -352,8 +307,7 @@ static enum status find_server(struct bench *b, struct error *err)
 	} else if (b->settings->server) {
 		return FAIL(err, USAGE, "--server: is for a server that this command starts; give a model folder in place of the URL");
 	}
-	TRY(url_parse(&b->url, where, err));
-	TRY(url_resolve(&b->url, &b->address, &b->address_length, err));
+	TRY(peer_init(&b->peer, where, b->settings->api_key, (uint32_t)b->settings->timeout_ms, err));
 	return where == url ? await_child(b, err) : STATUS_OK;
 }
 
