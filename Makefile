@@ -55,7 +55,8 @@ FUZZ := $(patsubst tests/fuzz/%.c,$(BUILD)/tests/fuzz/%,$(wildcard tests/fuzz/fu
 E2E := $(patsubst tests/e2e/lib/%.c,$(BUILD)/tests/e2e/%,$(wildcard tests/e2e/lib/*.c))
 CHECK := $(BUILD)/tests/check/check
 SIM := $(BUILD)/tests/sim/sim
-TESTS := $(UNIT) $(FUZZ) $(E2E) $(CHECK) $(SIM)
+SOAK := $(BUILD)/tests/soak/soak
+TESTS := $(UNIT) $(FUZZ) $(E2E) $(CHECK) $(SIM) $(SOAK)
 
 .PHONY: all demo test quick check e2e bench asan tsan fuzz model-check install uninstall clean help deps programs
 .SECONDARY:
@@ -100,6 +101,10 @@ $(BUILD)/tests/e2e/%: $(BUILD)/tests/obj/e2e/lib/%.o $(LIB)
 	$(CC) $(LDFLAGS) -o $@ $^ $(LIBS)
 
 $(CHECK): $(patsubst tests/%.c,$(BUILD)/tests/obj/%.o,$(wildcard tests/check/*.c)) $(LIB)
+	@mkdir -p $(@D)
+	$(CC) $(LDFLAGS) -o $@ $^ $(LIBS)
+
+$(SOAK): $(BUILD)/tests/obj/soak/soak.o $(LIB)
 	@mkdir -p $(@D)
 	$(CC) $(LDFLAGS) -o $@ $^ $(LIBS)
 
