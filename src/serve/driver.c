@@ -265,7 +265,7 @@ static bool rebuild(struct driver *d, struct tandem_error *why)
 static bool recover(struct driver *d, struct tandem_error *why)
 {
 	log_write(&d->options.log, LOG_WARN, "%s", why->text);
-	set_state(d, d->options.rebuild ? DRIVER_REBUILDING : DRIVER_STOPPED, NULL, 1, 0);
+	set_state(d, d->options.rebuild ? DRIVER_REBUILDING : DRIVER_STOPPED, d->options.rebuild ? NULL : why, 1, 0);
 	finish_all(d, TANDEM_FAILED, why);
 	bool usable = d->options.rebuild && rebuild(d, why);
 	publish(d, 0, true, usable);

@@ -210,7 +210,6 @@ static enum MHD_Result send_reply(struct exchange *x)
 	reply_headers(x, response);
 	x->replied = true;
 	http_phase(x->connection, PHASE_SEND);
-	http_watch_peer(x->server, x->connection, false);
 	exchange_count(x, x->reply.status);
 	enum MHD_Result result = MHD_queue_response(x->mhd, (unsigned)x->reply.status, response);
 	MHD_destroy_response(response);
@@ -305,7 +304,6 @@ void *exchange_begin(void *server, const char *uri, struct MHD_Connection *mhd)
 
 static enum MHD_Result begin_answer(struct exchange *x)
 {
-	if (x->peer_gone) return MHD_NO;
 	if (!x->dispatched) {
 		x->dispatched = true;
 		http_phase(x->connection, PHASE_WORK);
@@ -313,7 +311,7 @@ static enum MHD_Result begin_answer(struct exchange *x)
 	}
 	if (!x->working && x->reply.status) return send_reply(x);
 	if (!x->working && x->completion && completion_begun(x->completion)) return send_stream(x);
-	http_watch_peer(x->server, x->connection, true);
+	if (x->connection->peer_closed) return MHD_NO;
 	x->suspended = true;
 	MHD_suspend_connection(x->mhd);
 	return MHD_YES;
@@ -345,7 +343,6 @@ enum MHD_Result exchange_handle(void *server, struct MHD_Connection *mhd, const 
 static void part(struct exchange *x)
 {
 	exchange_count(x, x->replied ? (x->streaming ? 200 : x->reply.status) : 499);
-	http_watch_peer(x->server, x->connection, false);
 	x->connection->exchange = NULL;
 	x->connection = NULL;
 	x->mhd = NULL;

@@ -142,7 +142,7 @@ static void bring_out(struct exchange *x)
 ssize_t generate_read(struct exchange *x, char *to, size_t max)
 {
 	struct out *out = completion_output(x->completion);
-	if (x->too_slow || x->peer_gone) return -2;
+	if (x->too_slow || x->connection->peer_closed) return -2;
 	size_t n = out->buf.size - x->sent;
 	if (n > max) n = max;
 	if (!n) return completion_ended(x->completion) ? -1 : 0;

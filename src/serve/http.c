@@ -86,13 +86,6 @@ void http_wake(void *server)
 	(void)n; /* full means that it is awake already */
 }
 
-void http_watch_peer(struct server *s, struct connection *c, bool on)
-{
-	if (!c || c->watched == on) return;
-	if (on) c->watched = watch_add(s, c->fd, EPOLLRDHUP | EPOLLONESHOT, &c->watch);
-	else watch_remove(s, c->fd), c->watched = false;
-}
-
 /* ---- progress ---- */
 
 void http_phase(struct connection *c, enum phase phase)
@@ -189,7 +182,7 @@ static void forget(struct server *s, struct connection *c)
 static void on_closed(struct server *s, struct connection *c)
 {
 	char byte;
-	http_watch_peer(s, c, false);
+	watch_remove(s, c->fd); /* before the descriptor may get a duplicate */
 	if (c->exchange) exchange_lost(c->exchange);
 	ssize_t n = recv(c->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
 	bool peer_open = n > 0 || (n < 0 && errno == EAGAIN);
@@ -212,6 +205,7 @@ static void on_connection(void *server, struct MHD_Connection *mhd, void **conte
 	c->watch.kind = WATCH_PEER;
 	c->fd = http_fd(mhd);
 	c->since_ns = clock_ns();
+	watch_add(s, c->fd, EPOLLRDHUP | EPOLLONESHOT, &c->watch);
 	c->next = s->connections;
 	if (c->next) c->next->previous = c;
 	s->connections = c;
@@ -272,6 +266,8 @@ static void check_stall(struct server *s, struct connection *c, uint64_t now)
 
 static void check_connection(struct server *s, struct connection *c, uint64_t now)
 {
+	/* What came before the end was looked at by now; the library itself overlooks an end that comes with the last bytes. */
+	if (c->peer_closed && (c->phase == PHASE_IDLE || c->phase == PHASE_HEAD || c->phase == PHASE_BODY)) shutdown(c->fd, SHUT_RDWR);
 	switch (c->phase) {
 	case PHASE_IDLE:
 		/* Bytes without a request line: from now on the shorter limit holds. */
@@ -303,11 +299,11 @@ static void tick(struct server *s)
 
 /* ---- the loop ---- */
 
-static void on_peer_gone(struct server *s, struct connection *c)
+/* The client has closed its side: it wants nothing that is not ready now. */
+static void on_peer_gone(struct connection *c)
 {
-	if (!c->exchange) return;
-	c->exchange->peer_gone = true;
-	http_watch_peer(s, c, false);
+	c->peer_closed = true;
+	if (!c->exchange || (c->phase != PHASE_WORK && c->phase != PHASE_SEND)) return;
 	generate_gone(c->exchange);
 	exchange_resume(c->exchange); /* to be closed */
 }
@@ -328,7 +324,7 @@ static void dispatch(struct server *s, struct watch *watch)
 		if (read(s->wake_fd, &count, sizeof count) > 0) generate_pump(s);
 		break;
 	case WATCH_SIGNAL: on_signal(s); break;
-	case WATCH_PEER: on_peer_gone(s, (struct connection *)(void *)watch); break;
+	case WATCH_PEER: on_peer_gone((struct connection *)(void *)watch); break;
 	case WATCH_LINGER: on_linger((struct lingering *)(void *)watch); break;
 	case WATCH_HTTP: break; /* MHD_run looks itself */
 	}

@@ -35,6 +35,10 @@ enum status prompt_count(const json_t *body, enum endpoint endpoint, int *count,
 	if (!is_list(value)) return STATUS_OK;
 	if (json_array_size(value) > REQUEST_MAX_PROMPTS)
 		return refuse(r, 400, "prompt", "prompt holds %zu prompts; at most %d are taken", json_array_size(value), REQUEST_MAX_PROMPTS);
+	const json_t *first = json_array_get(value, 0), *item;
+	size_t i;
+	json_array_foreach((json_t *)value, i, item)
+		if (json_typeof(item) != json_typeof(first)) return refuse(r, 400, "prompt", "prompt mixes kinds: all its prompts must be strings, or all arrays of token ids");
 	*count = (int)json_array_size(value);
 	return STATUS_OK;
 }

@@ -44,8 +44,8 @@ struct watch {
 };
 
 struct connection {
-	struct watch watch; /* PEER: is the client still there while we work for it? */
-	bool watched;
+	struct watch watch; /* PEER: is the client still there? */
+	bool peer_closed;
 	int fd;
 	enum phase phase;
 	uint64_t since_ns;      /* start of the phase; SEND: last progress */
@@ -84,7 +84,7 @@ struct exchange {
 	size_t url_bytes;
 	bool seen;      /* the head was judged */
 	bool dispatched; /* the route has it */
-	bool suspended, streaming, early, peer_gone;
+	bool suspended, streaming, early;
 	char request_id[136];
 	uint64_t arrival_ns, submitted_ns, spoke_ns;
 	struct buf body;
@@ -139,7 +139,6 @@ void http_close(struct server *s);
 void http_turn(struct server *s);
 void http_wake(void *server); /* any thread */
 void http_phase(struct connection *c, enum phase phase);
-void http_watch_peer(struct server *s, struct connection *c, bool on);
 /* An answer written past libmicrohttpd, which cannot answer while a body arrives; the connection must then be closed. */
 void http_refuse_raw(struct server *s, int fd, const struct refusal *why);
 int http_fd(struct MHD_Connection *mhd);

@@ -255,7 +255,8 @@ def run(module_name, server_arguments=(), selected=None):
         try:
             if own is not None:
                 server = Server(*own, **options.get("start", {}))
-                server.settle()
+                if options.get("settle", True):
+                    server.settle()
             else:
                 if shared is None:
                     shared = Server(*server_arguments)
