@@ -58,7 +58,7 @@ SIM := $(BUILD)/tests/sim/sim
 SOAK := $(BUILD)/tests/soak/soak
 TESTS := $(UNIT) $(FUZZ) $(E2E) $(CHECK) $(SIM) $(SOAK)
 
-.PHONY: all demo test quick check e2e bench asan tsan fuzz model-check install uninstall clean help deps programs
+.PHONY: all demo test quick check e2e bench asan tsan fuzz soak model-check install uninstall clean help deps programs
 .SECONDARY:
 
 all: $(BUILD)/tandem ## build/tandem (the default)
@@ -149,6 +149,11 @@ e2e: ## the program from outside: help, errors, hashes, signals, faults
 	@sh tools/deps.sh test
 	@$(MAKE) --no-print-directory -s -j$(JOBS) programs
 	@bash tests/run.sh e2e
+
+soak: ## 10 000 requests on a server: clients that vanish, malformed bodies, ranks that fail (about two minutes)
+	@sh tools/deps.sh test
+	@$(MAKE) --no-print-directory -s -j$(JOBS) programs
+	@SOAK_REQUESTS=$${SOAK_REQUESTS:-10000} bash tests/e2e/soak.sh
 
 fuzz: ## every parser on mutated input, FUZZ_SECONDS each (5)
 	@sh tools/deps.sh test

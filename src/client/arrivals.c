@@ -30,7 +30,7 @@ enum status token_range_parse(struct token_range *out, const char *who, const ch
 		range.hi = take_tokens(&at);
 	}
 	if (!range.lo || *at || range.hi < range.lo)
-		return FAIL(err, USAGE, "--%s '%.80s': not a length; give tokens from 1 to %d such as 128, or a range such as 16:256", who, text, ARRIVALS_MAX_TOKENS);
+		return FAIL(err, USAGE, "--%s: '%.80s' is no length; give tokens from 1 to %d such as 128, or a range such as 16:256", who, text, ARRIVALS_MAX_TOKENS);
 	*out = range;
 	return STATUS_OK;
 }
@@ -61,7 +61,7 @@ static enum status take_pair(const char *line, size_t n, const char *name, int n
 	out->output_tokens = take_tokens(&at);
 	at += strspn(at, " \t\r");
 	if (out->input_tokens && out->output_tokens && at == end) return STATUS_OK;
-	return FAIL(err, BAD_INPUT, "%s:%d: not a pair of lengths; each line is input and output tokens, such as 128 32", name, number);
+	return FAIL(err, BAD_INPUT, "%s, line %d: not a pair of lengths; each line is input and output tokens, such as 128 32", name, number);
 }
 
 enum status arrivals_lengths(struct arrival *arrivals, int count, const char *name, const char *text, struct error *err)

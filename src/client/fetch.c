@@ -56,7 +56,7 @@ enum status fetch(const struct peer *peer, const char *path, struct buf *body, i
 	TRY(load_run(&options, err));
 	if (q.failed != STATUS_OK) return FAIL(err, NO_MEMORY, "%s: no memory for the answer", path);
 	if (q.answer.end != LOAD_DONE)
-		return FAIL(err, IO, "http://%s:%d%s: %s; is a server running there?", peer->url.host, peer->url.port, path, load_end_text(q.answer.end));
+		return FAIL(err, IO, "%s port %d: %s; is a server running there?", peer->url.host, peer->url.port, load_end_text(q.answer.end));
 	*status = q.answer.status;
 	return STATUS_OK;
 }

@@ -58,7 +58,7 @@ enum status goodput_parse(struct goodput *out, const char *text, struct error *e
 			if (number && !limits[which]) limits[which] = strtod(at + n + 1, &end);
 		}
 		if (which < 0 || !number || end != at + n + 1 + number || !(limits[which] > 0) || (*end && *end != ','))
-			return FAIL(err, USAGE, "--goodput '%.80s': not limits in ms; give one or more of ttft:MS,tpot:MS,e2el:MS", text);
+			return FAIL(err, USAGE, "--goodput: '%.80s' are no limits in ms; give one or more of ttft:MS,tpot:MS,e2el:MS", text);
 		at = *end ? end + 1 : NULL;
 	} while (at);
 	*out = (struct goodput){limits[0], limits[1], limits[2]};

@@ -24,7 +24,7 @@ enum status url_parse(struct url *out, const char *text, struct error *err)
 {
 	struct url url = {.port = 80};
 	if (strncmp(text, "http://", 7) != 0)
-		return FAIL(err, USAGE, "'%.80s': not an http:// URL; give one such as http://127.0.0.1:8000 (TLS is not spoken here)", text);
+		return FAIL(err, USAGE, "URL: '%.80s' is not http://; give one such as http://127.0.0.1:8000 (TLS is not spoken here)", text);
 	const char *at = text + 7, *host = at;
 	size_t n;
 	if (*at == '[') {
@@ -46,7 +46,7 @@ enum status url_parse(struct url *out, const char *text, struct error *err)
 	size_t path = strlen(at);
 	while (path && at[path - 1] == '/') path--;
 	good = good && url.port >= 1 && url.port <= 65535 && (!*at || *at == '/') && !strpbrk(at, "?#") && put(url.path, sizeof url.path, at, path);
-	if (!good) return FAIL(err, USAGE, "'%.80s': not a URL of a server; give one such as http://127.0.0.1:8000", text);
+	if (!good) return FAIL(err, USAGE, "URL: '%.80s' is none of a server; give one such as http://127.0.0.1:8000", text);
 	*out = url;
 	return STATUS_OK;
 }

@@ -228,7 +228,7 @@ static void test_lengths(void **state)
 	assert_int_equal(a[4].input_tokens * 10 + a[4].output_tokens, 202);
 	assert_int_equal(arrivals_lengths(a, 1, "f", "10 1\n20 2\n", &err), STATUS_OK);
 	assert_int_equal(arrivals_lengths(a, 5, "f", "10 1\n20\n", &err), STATUS_BAD_INPUT);
-	assert_non_null(strstr(err.text, "f:2:"));
+	assert_non_null(strstr(err.text, "f, line 2:"));
 	assert_int_equal(arrivals_lengths(a, 5, "f", "10\n1\n", NULL), STATUS_BAD_INPUT);
 	assert_int_equal(arrivals_lengths(a, 5, "f", "1 2 3", NULL), STATUS_BAD_INPUT);
 	assert_int_equal(arrivals_lengths(a, 5, "f", "# none\n", NULL), STATUS_BAD_INPUT);
