@@ -105,7 +105,7 @@ static void fill_facts(struct serve *s)
 	f->created = (int64_t)time(NULL);
 	f->info = s->session.info;
 	f->tokenizer = s->tokenizer;
-	f->model_defaults = !strcmp(s->settings->sampling_defaults, "model");
+	f->model_defaults = !strcmp(s->settings->defaults, "model");
 	f->capacity = s->settings->max_running + s->settings->max_queue;
 }
 
@@ -129,7 +129,7 @@ static enum status open_server(struct serve *s, struct error *err)
 	struct server_options o = {.facts = &s->facts, .engine = s->session.engine, .listen_fd = s->listen_fd, .signal_fd = s->signals[0],
 	                           .api_key = settings->api_key, .cors_origin = settings->cors_origin, .max_sequences = settings->max_running,
 	                           .max_queue = settings->max_queue, .max_body = settings->max_body, .drain_seconds = settings->drain_s,
-	                           .comment_seconds = settings->comment_s, .stall_ms = settings->timeout_ms,
+	                           .comment_seconds = settings->comment_s, .stall_ms = settings->timeout_ms / 2,
 	                           .rebuild = !strcmp(settings->on_failure, "rebuild"), .log = console_sink(&s->session.console)};
 	s->listen_fd = -1;
 	return server_open(&s->server, &o, err);

@@ -45,7 +45,7 @@ struct settings {
 	bool add_special, decode, jsonl;
 
 	/* serve */
-	const char *host, *api_key, *served_names, *on_failure, *sampling_defaults, *cors_origin;
+	const char *host, *api_key, *served_names, *on_failure, *defaults, *cors_origin;
 	int port, max_running, max_queue, kv_tokens, drain_s, comment_s;
 	uint64_t max_body;
 

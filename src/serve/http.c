@@ -295,6 +295,7 @@ static void tick(struct server *s)
 		check_connection(s, c, now);
 	}
 	generate_tick(s, now);
+	routes_look_at_ranks(s, now);
 }
 
 /* ---- the loop ---- */

@@ -33,10 +33,26 @@ static void answer_json(struct exchange *x, int status, struct out *out)
 	x->reply.body = out->buf;
 }
 
-/* Is there work that has not moved for too long? */
+void routes_look_at_ranks(struct server *s, uint64_t now_ns)
+{
+	for (int r = 0; r < s->facts->info.world_size && r < DRIVER_MAX_RANKS; r++) {
+		struct tandem_health h;
+		tandem_get_health(s->options.engine, r, &h);
+		if (h.moves + h.commands == s->moves[r]) continue;
+		s->moves[r] = h.moves + h.commands;
+		s->moved_ns[r] = now_ns;
+	}
+}
+
+/* Is there work, and a rank that has not moved for too long? A step may take its time, an op may not. Work that only begins starts the
+ * clock, not what was before. */
 static bool stalled(const struct server *s, const struct driver_status *d, uint64_t now)
 {
-	return d->in_flight > 0 && now > d->progress_ns && now - d->progress_ns > (uint64_t)s->options.stall_ms * 1000000u;
+	for (int r = 0; d->in_flight > 0 && r < d->info.world_size && r < DRIVER_MAX_RANKS; r++) {
+		uint64_t moved = s->moved_ns[r] > d->progress_ns ? s->moved_ns[r] : d->progress_ns;
+		if (now > moved && now - moved > (uint64_t)s->options.stall_ms * 1000000u) return true;
+	}
+	return false;
 }
 
 static const char *health_of(const struct server *s, const struct driver_status *d, uint64_t now)
@@ -54,6 +70,7 @@ static void health(struct exchange *x)
 	struct out out = {0};
 	driver_get_status(s->driver, &d);
 	uint64_t now = clock_ns();
+	routes_look_at_ranks(s, now);
 	const char *state = health_of(s, &d, now);
 	double age = now > d.progress_ns ? (double)(now - d.progress_ns) / 1e6 : 0;
 	out_printf(&out, "{\"status\":\"%s\",\"generation\":%llu,\"age_ms\":%.1f,\"pending\":%d,\"aborts\":%llu,\"rebuilds\":%llu,\"ranks\":[", state,

@@ -28,7 +28,7 @@ struct server_options {
 	size_t max_body;             /* bytes */
 	int drain_seconds;           /* how long requests in flight may take after the first signal */
 	int comment_seconds;         /* silence after which a stream gets an SSE comment; 0: never */
-	int stall_ms;                /* work without progress for so long is told by /health */
+	int stall_ms;                /* a rank that has work and does not move for so long is told by /health */
 	bool rebuild;                /* after a failure of the ranks; else server_run ends with it */
 	struct log log;
 };

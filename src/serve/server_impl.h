@@ -126,6 +126,7 @@ struct server {
 	size_t body_bytes;      /* of all bodies held */
 	_Atomic uint64_t next_seed;
 	uint64_t ticked_ns;
+	uint64_t moves[DRIVER_MAX_RANKS], moved_ns[DRIVER_MAX_RANKS]; /* of each rank: how far it was, and since when it is there */
 	enum server_state state;
 	int signals;
 	uint64_t deadline_ns;   /* DRAINING: when patience ends; ENDING: when the last bytes must be out */
@@ -165,6 +166,8 @@ int routes_number(const struct route *route);     /* NULL: the last number */
 const char *const *routes_names(int *count);
 /* The request is complete: fills x->reply, or hands it on. */
 void routes_dispatch(struct exchange *x);
+/* Looks how far every rank is. */
+void routes_look_at_ranks(struct server *s, uint64_t now_ns);
 
 /* generate.c */
 void generate_start(struct exchange *x, enum work_kind kind);

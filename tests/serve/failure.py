@@ -6,7 +6,7 @@ import subprocess
 import threading
 import time
 
-from harness import CHAT, GREEDY, MODEL, TANDEM, Server, case, closed, events_of, head, read_answer
+from harness import CHAT, GREEDY, MODEL, ROOT, TANDEM, Server, case, closed, events_of, head, read_answer
 from load import SLOW, in_threads, until
 
 COMPLETE = "/v1/completions"
@@ -96,7 +96,7 @@ def _(server):
         seen.add(health["status"])
         silent = max([silent] + [r["silent_ms"] for r in health["ranks"]])
         time.sleep(0.1)
-    assert silent > 1000, (seen, silent)
+    assert silent > 1000 and "stalled" in seen, (seen, silent)
     sock.settimeout(10)
     error_end(read_answer(sock))
 
@@ -168,7 +168,7 @@ def _(server):
         assert got == code and text in err and err.count("\n") == 1 and err.startswith("tandem: "), (arguments, got, err)
 
 
-@case("a model without tokenizer serves token ids", server=["--max-running", 2], start={"model": os.path.join(os.path.dirname(TANDEM), "..", "tests", "golden", "llama")}, settle=False)
+@case("a model without tokenizer serves token ids", server=["--max-running", 2], start={"model": os.path.join(ROOT, "tests", "golden", "llama")}, settle=False)
 def _(server):
     answer = server.complete([1, 2, 3], max_tokens=4, return_token_ids=True, ignore_eos=True, logprobs=1)
     assert answer.status == 200 and len(answer.json["choices"][0]["token_ids"]) == 4 and answer.text == "", answer.body
