@@ -70,6 +70,8 @@ static enum status put_json(const struct soak *s, int index, struct buf *out)
 	if (x->kind == GREEDY) return buf_puts(out, "{\"prompt\": \"Once upon a time\", \"max_tokens\": 12, \"temperature\": 0}", NULL);
 	if (x->kind == CHAT) TRY(buf_printf(out, NULL, "{\"messages\": [{\"role\": \"user\", \"content\": \"Tell me story %d\"}]", (int)(draw % 50)));
 	else TRY(buf_printf(out, NULL, "{\"prompt\": \"One day number %d\"", (int)(draw % 50)));
+	/* Text that comes soon in most stories: choices that end before the engine knows. */
+	if (draw & 128) TRY(buf_puts(out, ", \"stop\": [\"a\", \"never\"]", NULL));
 	return buf_printf(out, NULL, ", \"max_tokens\": %d, \"n\": %d, \"seed\": %d, \"ignore_eos\": %s, \"stream\": %s}", tokens, x->n, index, draw & 64 ? "true" : "false",
 	                  stream ? "true" : "false");
 }
