@@ -1,5 +1,6 @@
 #include "apps/gguf_text.h"
 
+#include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -158,13 +159,70 @@ end:
 	return st;
 }
 
-enum status gguf_chat_template(const char *path, struct buf *out, struct error *err)
+/* ---- chat template ---- */
+
+static enum status no_memory(const struct gguf *file, struct error *err)
+{
+	return FAIL(err, NO_MEMORY, "%s: no memory for its chat template", file->path);
+}
+
+/* A string of the file as JSON; NULL where it is absent or no UTF-8. */
+static enum status text_json(const struct gguf *file, const char *key, json_t **out, struct error *err)
+{
+	struct gguf_text text = {0};
+	*out = NULL;
+	TRY(gguf_string(file, key, &text, err));
+	if (text.data) *out = json_stringn(text.data, text.size);
+	return STATUS_OK;
+}
+
+/* The text of the token whose id stands under `key`. */
+static enum status token_json(const struct gguf *file, const char *key, json_t **out, struct error *err)
+{
+	const struct gguf_field *tokens;
+	int64_t id = -1;
+	*out = NULL;
+	TRY(gguf_int(file, key, 0, INT32_MAX, &id, err));
+	TRY(gguf_array(file, KEY("tokens"), GGUF_TEXT, &tokens, err));
+	if (id < 0 || !tokens || (uint64_t)id >= tokens->count) return STATUS_OK;
+	const unsigned char *at = tokens->data;
+	struct gguf_text text = gguf_next_text(&at);
+	for (int64_t i = 0; i < id; i++) text = gguf_next_text(&at);
+	*out = json_stringn(text.data, text.size);
+	return STATUS_OK;
+}
+
+/* What the tokenizer_config.json of the model would say. */
+static enum status fill_config(const struct gguf *file, json_t *config, struct error *err)
+{
+	static const struct {
+		const char *key, *name;
+	} tokens[] = {{KEY("bos_token_id"), "bos_token"}, {KEY("eos_token_id"), "eos_token"}, {KEY("unknown_token_id"), "unk_token"}, {KEY("padding_token_id"), "pad_token"}};
+	static const struct {
+		const char *key, *name;
+	} templates[] = {{"tokenizer.chat_template", "default"}, {"tokenizer.chat_template.tool_use", "tool_use"}};
+	json_t *list = json_array(), *value;
+	if (!list || json_object_set_new(config, "chat_template", list) != 0) return no_memory(file, err);
+	for (size_t i = 0; i < sizeof templates / sizeof *templates; i++) {
+		TRY(text_json(file, templates[i].key, &value, err));
+		if (value && json_array_append_new(list, json_pack("{s:s,s:o}", "name", templates[i].name, "template", value)) != 0) return no_memory(file, err);
+	}
+	for (size_t i = 0; i < sizeof tokens / sizeof *tokens; i++) {
+		TRY(token_json(file, tokens[i].key, &value, err));
+		if (value && json_object_set_new(config, tokens[i].name, value) != 0) return no_memory(file, err);
+	}
+	return STATUS_OK;
+}
+
+enum status gguf_chat_template(struct chat_template **out, const char *path, struct error *err)
 {
 	struct gguf file;
-	struct gguf_text text = {0};
+	*out = NULL;
 	TRY(gguf_open(&file, path, err));
-	enum status st = gguf_string(&file, "tokenizer.chat_template", &text, err);
-	if (st == STATUS_OK && text.data) st = buf_append(out, text.data, text.size, err);
+	json_t *config = json_object();
+	enum status st = config ? fill_config(&file, config, err) : no_memory(&file, err);
+	if (st == STATUS_OK) st = chat_template_create(out, config, err);
+	json_decref(config);
 	gguf_close(&file);
 	return st;
 }

@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import urllib.request
 from pathlib import Path
 
 from gguf import GGMLQuantizationType as Type
@@ -92,6 +93,8 @@ def smollm2(gguf, folder):
     verdict("verify", code == 0, err)
     code, out, err = tandem("bench", "step", gguf, "--steps", 2, "--prefill", 16, "--repeat", 1, "--json")
     verdict("bench step: linear bytes are four-bit ones", code == 0 and 80e6 < json.loads(out)["linear_bytes"] < 110e6, f"{err} {out}")
+    answers = [answer_of(model) for model in (gguf, folder)]
+    verdict("serve: the same chat as from the folder", answers[0] and answers[0] == answers[1] and "Paris" in answers[0][0], str(answers))
     compare_tokenizers(gguf, folder)
 
 
@@ -121,6 +124,24 @@ def real_tokenizers(folder):
             compare_tokenizers(str(gguf), str(found.parent))
         else:
             print(f"        {found.parent.name}: no GGUF name for its pre-tokenizer here")
+
+
+def answer_of(model):
+    """What the server says to one question: its chat template and tokenizer have to be right."""
+    server = subprocess.Popen(["build/tandem", "serve", model, "--port", "0", "--context", "512"], stderr=subprocess.PIPE, text=True)
+    try:
+        url = next((m.group() for m in (re.search(r"http://[^ ]+", line) for line in server.stderr) if m), None)
+        if not url:
+            return None
+        body = {"messages": [{"role": "user", "content": "What is the capital of France?"}], "max_tokens": 20, "temperature": 0}
+        request = urllib.request.Request(url + "/v1/chat/completions", json.dumps(body).encode(), {"Content-Type": "application/json"})
+        with urllib.request.urlopen(request, timeout=120) as response:
+            answer = json.load(response)
+        return answer["choices"][0]["message"]["content"], answer["usage"]["prompt_tokens"]
+    finally:
+        server.terminate()
+        server.wait(timeout=30)
+        server.stderr.close()
 
 
 with tempfile.TemporaryDirectory() as made:

@@ -494,6 +494,7 @@ static void test_rows(void **state)
 	unsigned char *q = calloc(64, line);
 	for (int i = 0; i < 64; i++) q[(size_t)i * line + 2] = rows[i], q[(size_t)i * line + 36] = (unsigned char)(rows[i] + 100);
 	add_tensor(&w, "blk.1.attn_q.weight", 8, 64, 64, 64 * line, q);
+	add_tensor(&w, "blk.1.attn_k.weight", 8, 32, 64, 32 * line, q);
 	add_tensor(&w, "blk.1.attn_v.weight", 8, 32, 64, 32 * line, q);
 	add_tensor(&w, "blk.0.attn_norm.weight", 8, 0, 64, line, q);
 	free(q);
@@ -519,12 +520,18 @@ static void test_rows(void **state)
 	assert_int_equal(source_read(source, &t, 0, 1, 16, 32, &scratch, &data, &stride, &err), STATUS_BAD_INPUT);
 	assert_non_null(strstr(err.text, "cut through blocks of 32 (Q8_0)"));
 
+	/* two heads of k */
+	err = (struct error){0};
+	assert_int_equal(source_find(source, "model.layers.1.self_attn.k_proj.weight", 2, 32, 64, &t, &err), STATUS_OK);
+	assert_int_equal(source_read(source, &t, 7, 3, 0, 32, &scratch, &data, &stride, &err), STATUS_OK);
+	assert_int_equal(((const unsigned char *)data)[2 * stride + 2], 3); /* row 9 */
+
 	/* v is stored as it is read */
 	err = (struct error){0};
 	assert_int_equal(source_find(source, "model.layers.1.self_attn.v_proj.weight", 2, 32, 64, &t, &err), STATUS_OK);
 	assert_int_equal(source_read(source, &t, 3, 2, 0, 64, &scratch, &data, &stride, &err), STATUS_OK);
 	assert_int_equal(((const unsigned char *)data)[2], 3);
-	assert_int_equal(source_bytes_read(source), 64 * 34 + 2 * line);
+	assert_int_equal(source_bytes_read(source), 64 * 34 + 3 * 34 + 2 * line);
 
 	assert_int_equal(source_find(source, "model.layers.1.self_attn.v_proj.weight", 2, 64, 64, &t, &err), STATUS_BAD_INPUT);
 	assert_non_null(strstr(err.text, "\"blk.1.attn_v.weight\": expected shape [64, 64], found [32, 64]"));
