@@ -121,7 +121,8 @@ static void count_end(struct exchange *x)
 static void bring_out(struct exchange *x)
 {
 	struct completion *c = x->completion;
-	if (!x->mhd) return;
+	/* An answer that is decided stands: tokens of a choice that a stop string ended may still come before it is sent. */
+	if (!x->mhd || x->reply.status) return;
 	if (!completion_ended(c) && !completion_begun(c)) return;
 	if (completion_ended(c)) count_end(x);
 	struct out *out = completion_output(c);
