@@ -8,9 +8,12 @@ if ! [ -f "$model/model.safetensors" ]; then
 	finish
 fi
 
+# Freed memory that a sanitizer keeps back would look like a leak.
+export ASAN_OPTIONS=quarantine_size_mb=4${ASAN_OPTIONS:+:$ASAN_OPTIONS}
+
 # Failures at steps that the traffic surely reaches (more than one a request), of all kinds, on both ranks.
 faults='' count=0
-for fault in rank=1,at=kernel,kind=error rank=0,at=barrier,kind=error rank=1,at=kernel,kind=exit rank=0,at=sample,kind=error rank=1,at=kernel,kind=stall:4000 \
+for fault in rank=1,at=kernel,kind=error rank=0,at=barrier,kind=error rank=1,at=kernel,kind=exit rank=0,at=sample,kind=error rank=1,at=kernel,kind=stall:15000 \
 	rank=0,at=kernel,kind=oom rank=1,at=reserve,kind=oom; do
 	[ $((count * 300)) -lt "$requests" ] || break
 	count=$((count + 1))
@@ -22,7 +25,7 @@ soak() {
 	local name=$1 failures=$2 pid port='' log=$work/server i
 	shift 2
 	: >"$log"
-	"$tandem" serve "$model" --port 0 --tp 2 --max-running 8 --timeout 1500 "$@" 2>"$log" &
+	"$tandem" serve "$model" --port 0 --tp 2 --max-running 8 "$@" 2>"$log" &
 	pid=$!
 	for ((i = 0; i < 600; i++)); do
 		port=$(sed -n 's/^tandem: serving .* on http:\/\/127\.0\.0\.1:\([0-9]*\) .*/\1/p' "$log")
@@ -43,5 +46,5 @@ soak() {
 }
 
 soak "no failures" 0
-soak "$count failures" "$count" --fault "$faults"
+soak "$count failures" "$count" --timeout 5000 --fault "$faults"
 finish
