@@ -32,6 +32,7 @@
 
 #include "base/buf.h"
 #include "base/status.h"
+#include "text/text_range.h"
 
 struct json_t; /* of jansson */
 struct template;
@@ -56,13 +57,10 @@ struct template_input {
 	struct template_options options;
 };
 
-struct template_span {
-	size_t start, end; /* bytes; sorted, apart from each other, none empty */
-};
 /* `{0}` is empty. */
 struct template_output {
 	struct buf text;
-	struct template_span *user; /* bytes of `text` that came from the request */
+	struct text_range *user; /* bytes of `text` that came from the request; sorted, apart from each other, none empty */
 	size_t user_count;
 };
 void template_output_fini(struct template_output *output);

@@ -417,7 +417,7 @@ static void spans(const char *source, const char *expected)
 	struct error err = {0};
 	size_t at = 0;
 	for (size_t i = 0; i < o.out.user_count; i++) {
-		struct template_span span = o.out.user[i];
+		struct text_range span = o.out.user[i];
 		assert_true(at <= span.start && span.start < span.end && span.end <= o.out.text.size);
 		assert_int_equal(buf_append(&shown, o.out.text.data + at, span.start - at, &err), STATUS_OK);
 		assert_int_equal(buf_printf(&shown, &err, "[%.*s]", (int)(span.end - span.start), o.out.text.data + span.start), STATUS_OK);
