@@ -1,7 +1,11 @@
 /* tandem.h: one large language model on several devices of this machine by tensor parallelism. The public boundary.
  *
- * It speaks token ids; text, JSON and sockets are the caller's. One `struct tandem` is one model on one group of ranks; calls on
- * it are made by one thread at a time, except tandem_cancel and tandem_interrupt, which any thread or signal handler may use.
+ * It speaks token ids; text, JSON and sockets are the caller's. One `struct tandem` is one model on one group of ranks.
+ *
+ * Threads. All calls on an engine are made by one thread at a time ("the engine thread"), with these exceptions while it is open:
+ * tandem_cancel and tandem_get_health may be called by any thread at any time, also during a step; tandem_interrupt by any thread and
+ * by a signal handler. A server has one engine thread, which takes requests from a queue of its own between steps.
+ *
  * Functions return 0 or a status code (tandem_status_name, tandem_exit_code) and then have filled `err`. There is no global state.
  */
 #ifndef TANDEM_H
@@ -16,6 +20,10 @@
 #define TANDEM_API __attribute__((visibility("default")))
 #else
 #define TANDEM_API
+#endif
+
+#ifdef __cplusplus
+extern "C" {
 #endif
 
 struct tandem;
@@ -39,10 +47,12 @@ struct tandem_options {
 	int threads;           /* CPU threads of all ranks together; the cores this process may use */
 	const char *isa;       /* CPU: "auto" */
 	int context;           /* tokens per sequence; min(the model's, 8192) */
-	int prefill_chunk;     /* most rows of one step; 512 */
+	int prefill_chunk;     /* most rows of one step; 512; at least 5/4 of max_sequences */
 	int max_sequences;     /* running at once; 8 */
 	int64_t kv_tokens;     /* tokens of KV for all sequences together; one full context */
 	int kv_block_tokens;   /* 32; a multiple of 16 */
+	bool no_prefix_cache;  /* compute every prompt whole; answers are the same, later */
+	int max_queue;         /* requests that may wait beyond max_sequences; 0: no limit */
 	uint64_t kv_shuffle;   /* tests: non-zero permutes each rank's physical blocks differently */
 	bool random_weights;   /* ignore weight files */
 	uint64_t random_seed;
@@ -72,7 +82,7 @@ struct tandem_info {
 	uint64_t steps;              /* generation of the last step */
 	uint64_t weight_bytes;       /* all ranks together, as stored */
 	uint64_t checkpoint_bytes_read;
-	int64_t kv_tokens, kv_free_tokens;
+	int64_t kv_tokens, kv_free_tokens; /* free: empty, or cached and used by nobody */
 	double load_ms;
 	double default_temperature, default_top_p, default_repetition_penalty; /* generation_config.json; NaN: absent */
 	int64_t default_top_k;                                                 /* -1: absent */
@@ -80,6 +90,28 @@ struct tandem_info {
 };
 TANDEM_API void tandem_get_info(const struct tandem *engine, struct tandem_info *out);
 TANDEM_API void tandem_get_rank_bytes(const struct tandem *engine, int rank, struct tandem_rank_bytes *out);
+
+/* Engine thread. Counters rise for the life of the engine. */
+struct tandem_stats {
+	int running, waiting;                   /* requests now */
+	uint64_t submitted, finished;           /* requests; finished in any way */
+	uint64_t prompt_tokens, cached_tokens;  /* of requests that started; of these, found in the prefix cache */
+	uint64_t generated_tokens;
+	uint64_t computed_tokens;               /* rows of all steps, what a preempted request computes again included */
+	uint64_t preemptions, evictions;        /* evictions: of cached blocks */
+	uint64_t steps, aborted_groups, rebuilds;
+	int kv_block_tokens, kv_blocks, kv_free_blocks, kv_cached_blocks; /* cached: part of the free ones, could be a hit */
+};
+TANDEM_API void tandem_get_stats(const struct tandem *engine, struct tandem_stats *out);
+
+struct tandem_health {
+	bool usable;        /* false: the group is dead until tandem_rebuild */
+	uint64_t commands;  /* that the rank has finished: all ranks show the same between steps */
+	uint64_t moves;     /* rises with every op */
+	uint64_t silent_ms; /* in a step: since the rank was last seen to move, to about 20 ms; else 0. Past timeout_ms it is given up */
+};
+/* Any thread. */
+TANDEM_API void tandem_get_health(const struct tandem *engine, int rank, struct tandem_health *out);
 
 /* How to pick a token. Zeroed: greedy. */
 struct tandem_sampling {
@@ -92,6 +124,7 @@ struct tandem_sampling {
 	const int32_t *bias_ids; /* logit bias */
 	const float *bias_values;
 	int bias_count;
+	bool logprob; /* report the log-probability of the token; implied by logprobs */
 	int logprobs; /* how many alternatives to report, 0..TANDEM_MAX_LOGPROBS */
 };
 #define TANDEM_MAX_LOGPROBS 20
@@ -99,33 +132,47 @@ struct tandem_sampling {
 struct tandem_request {
 	const int32_t *prompt; /* copied */
 	int prompt_count;      /* >= 1 */
-	int max_tokens;        /* >= 1 */
+	int max_tokens;        /* >= 1; 0 with prompt_logprobs: score the prompt, generate nothing */
 	int min_tokens;
 	bool ignore_eos;
 	const int32_t *stop_ids; /* besides the model's eos; copied */
 	int stop_count;
 	struct tandem_sampling sampling;
+	bool prompt_logprobs;  /* keep the prompt's for tandem_prompt_logprob, with sampling.logprobs alternatives; it is computed whole */
+	uint32_t deadline_ms;  /* from submit to the last token, 0: none; past it the request ends between two steps with TIMEOUT */
+	uint64_t cache_salt;   /* prefixes are shared only among requests with the same salt */
 };
 
-/* Queues a request. BAD_INPUT: empty prompt, id out of range, prompt longer than the context, parameter out of range. */
+/* Queues a request; the same request gives the same tokens whatever runs beside it. BAD_INPUT: empty prompt, id out of range, prompt
+ * longer than the context, parameter out of range. NO_ROOM: it could never fit into the KV cache. BUSY: the queue is full. */
 TANDEM_API int tandem_submit(struct tandem *engine, const struct tandem_request *request, uint64_t *id, struct tandem_error *err);
+/* Any thread. Queued, running or in a step: the request ends with CANCELLED at the next tandem_step and gives no token more, unless the
+ * step in flight was just ending it otherwise. Non-zero: it is over or never was. */
 TANDEM_API int tandem_cancel(struct tandem *engine, uint64_t id);
 
-enum tandem_finish { TANDEM_RUNNING, TANDEM_STOP, TANDEM_LENGTH, TANDEM_CANCELLED, TANDEM_FAILED };
+enum tandem_finish { TANDEM_RUNNING, TANDEM_STOP, TANDEM_LENGTH, TANDEM_CANCELLED, TANDEM_FAILED, TANDEM_TIMEOUT };
 
 struct tandem_event {
 	uint64_t id;
 	int32_t token; /* -1: none (finish without a token) */
 	enum tandem_finish finish;
-	float logprob; /* of token, natural log, of the distribution before temperature; only if logprobs were asked for */
+	int cached_tokens; /* of the prompt, found in the prefix cache so far */
+	float queue_ms;    /* from submit to the start; if it never started, to its end */
+	float logprob; /* of token, natural log, of the distribution before temperature; only if asked for */
 	int alternatives;
 	int32_t alternative_id[TANDEM_MAX_LOGPROBS];
 	float alternative_logprob[TANDEM_MAX_LOGPROBS];
 };
 
 /* Runs one step of all running requests (one prefill chunk and/or one token each) and writes at most `max` events; max must be at
- * least max_sequences. *count = 0 with status 0 and *idle true: nothing to do. A fatal status ends every request. */
+ * least max_sequences. *count = 0 with status 0 and *idle true: nothing to do. Every request gets exactly one event whose finish is not
+ * RUNNING, unless a status that is fatal, or CANCELLED by tandem_interrupt, ends all requests without events. */
 TANDEM_API int tandem_step(struct tandem *engine, struct tandem_event *events, int max, int *count, bool *idle, struct tandem_error *err);
+
+/* A request with prompt_logprobs, from the event of its first token (with max_tokens 0: of its end) to the tandem_step after the one
+ * that ended it: token, logprob and alternatives of prompt position `position`, 1..prompt_count-1 (the first token has none). */
+TANDEM_API int tandem_prompt_logprob(const struct tandem *engine, uint64_t id, int position, struct tandem_event *out,
+                                     struct tandem_error *err);
 
 /* The f32 logits of every position of `tokens`: `row` is called in order, logits valid during the call; non-zero from it stops. */
 TANDEM_API int tandem_logits(struct tandem *engine, const int32_t *tokens, int count,
@@ -134,5 +181,9 @@ TANDEM_API int tandem_logits(struct tandem *engine, const int32_t *tokens, int c
 
 /* Async-signal-safe: the current and later steps end soon with CANCELLED until cleared (tandem_interrupt(engine, false)). */
 TANDEM_API void tandem_interrupt(struct tandem *engine, bool on);
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

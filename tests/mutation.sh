@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Mutation test: breaks one rule of the sharding or of the model at a time in a copy of one source file, links the golden test against
-# it, and expects that test to fail. A mutant that passes means that the suite would not notice the fault. The unbroken build must pass.
+# it, and expects that test to fail; then the same for rules of the scheduler and the KV pools, with the simulator. A mutant that passes means that the suite would not notice the fault. The unbroken build must pass.
 # The mutants are ordinary faults of tensor-parallel engines (guide, "common errors"), written as replacements of one line.
 set -u
 cd "$(dirname "$0")/.." || exit 2
@@ -10,7 +10,7 @@ mkdir -p "$out"
 passed=0 failed=0
 flags="-std=c17 -D_GNU_SOURCE -O1 -g -ffp-contract=off -fno-math-errno -fvisibility=hidden -pthread -w -Isrc -Iinclude -Itests $(pkg-config --cflags jansson)"
 libs="$(pkg-config --libs jansson libpcre2-8 libutf8proc hwloc libmd) -lm -pthread -lcmocka"
-tests="tests/unit/test_golden.c tests/unit/golden.c"
+tests="tests/unit/test_golden.c tests/unit/golden.c" arguments=""
 
 verdict() { # NAME OK
 	if [ "$2" = 1 ]; then
@@ -35,10 +35,11 @@ mutant() {
 		verdict "$name: does not build, see $out/$1.log" 0
 		return
 	fi
-	timeout 300 "$binary" >"$out/$1.log" 2>&1
+	# shellcheck disable=SC2086
+	timeout 300 "$binary" $arguments >"$out/$1.log" 2>&1
 	local code=$?
-	if [ $code -eq 124 ]; then verdict "$name: the golden test hangs" 0
-	elif [ $code -ne 0 ]; then verdict "$name: noticed ($(grep -m1 -oE '(ERROR: .{0,90})' "$out/$1.log"))" 1
+	if [ $code -eq 124 ]; then verdict "$name: the test hangs" 0
+	elif [ $code -ne 0 ]; then verdict "$name: noticed ($(grep -m1 -oE '(ERROR: .{0,90}|FAILED: .{0,90}|Assertion.{0,90})' "$out/$1.log"))" 1
 	else verdict "$name: NOT noticed" 0; fi
 }
 
@@ -93,13 +94,32 @@ mutant rope_interleaved src/device/cpu/ops.c '			job->kernels->rope(cpu_row(&arg
 				pair[1] = b * cosine[i] + a * cosine[half + i];
 			}'
 mutant rope_of_keys_forgotten src/engine/forward.c '	RUN(rope, {.x = k,' '	if (0) RUN(rope, {.x = k,'
-mutant rope_position_off_by_one src/engine/tandem.c 'rope_row(&t->model.rope, t->plan.position[i],' 'rope_row(&t->model.rope, t->plan.position[i] + (i > 0),'
+mutant rope_position_off_by_one src/engine/requests.c 'rope_row(&t->model.rope, t->plan.position[i],' 'rope_row(&t->model.rope, t->plan.position[i] + (i > 0),'
 mutant qk_norm_forgotten src/engine/forward.c '	if (c->qk_norm) {' '	if (0) {'
 mutant window_off_by_one src/engine/forward.c '? c->sliding_window : 0})' '? c->sliding_window + 1 : 0})'
 mutant window_on_every_layer src/engine/forward.c 'c->layer_kind[layer] == LAYER_SLIDING ? c->sliding_window : 0' 'c->sliding_window'
 mutant norms_swapped src/engine/forward.c '.weight = w->post_norm' '.weight = w->input_norm'
 mutant shared_physical_blocks src/engine/rank.c 'kv_slot(rank->pool, plan->slot[plan->seq_of_row[i]], plan->position[i])' 'rank->options.kv.block_tokens + plan->position[i]'
 mutant head_slice_in_the_wrong_place src/engine/loader.c '	w->head_begin = begin;' '	w->head_begin = begin; if (rank->world_size > 1 && rank->index == 1) w->head_begin = 0;'
+
+tests=$(echo tests/sim/*.c) arguments="--workloads 200"
+kv=src/engine/kv.c scheduler=src/engine/scheduler.c
+mutant shared_block_not_counted $kv '	hold(pool, twin);' ''
+mutant held_block_can_be_evicted $kv 'if (pool->blocks[b].refs++ == 0) unlink_idle(pool, b);' 'pool->blocks[b].refs++;'
+mutant evicted_block_still_found $kv '		unindex_block(pool, b);' ''
+mutant block_evicted_before_its_follower $kv 'while (s->blocks > keep) let_go(pool, table_of(pool, seq)[--s->blocks]);' \
+	'for (int i = keep; i < s->blocks; i++) let_go(pool, table_of(pool, seq)[i]); if (s->blocks > keep) s->blocks = keep;'
+mutant half_full_block_cached $kv 'full < s->length / pool->options.block_tokens' 'full < blocks_for(pool, s->length)'
+mutant reservation_kept_after_failure $kv '	give_back(pool, seq, blocks_for(pool, s->length));' ''
+mutant last_token_not_computed $scheduler 'q->scored - 1 : q->count - 1;' 'q->scored - 1 : q->count;'
+mutant scored_rows_not_computed $scheduler 'q->scores && q->scored < q->prompt_count ? q->scored - 1 : q->count - 1;' 'q->count - 1;'
+mutant preempted_without_recompute $scheduler '	q->computed = 0;' ''
+mutant preempted_goes_to_the_back $scheduler '	list_insert(&s->queue, q, NULL);' '	list_insert(&s->queue, q, s->queue.tail);'
+mutant oldest_is_preempted $scheduler 'preempt(s, s->running.tail);' 'preempt(s, s->running.head);'
+mutant long_prefill_starves $scheduler 'prefills > 1 ? budget - budget / 4 : budget' 'prefills > 1 ? budget / 4 : budget'
+mutant short_prefill_starves $scheduler 'prefills > 1 ? budget - budget / 4 : budget' 'budget'
+mutant deadline_forgotten $scheduler 'q->deadline_ns && now_ns >= q->deadline_ns' 'false'
+mutant cancel_of_the_queued_forgotten $scheduler '	sweep_list(s, &s->queue, now_ns);' ''
 
 echo "$passed passed, $failed failed"
 [ $failed -eq 0 ]

@@ -56,6 +56,7 @@ for suite in "$@"; do
 	case $suite in
 	layers) count layers 120 bash tests/layers.sh ;;
 	unit) units build/tests/unit unit 300 ;;
+	sim) count "sim (scheduler, KV)" 120 build/tests/sim/sim ;;
 	check) count "check (ops, all isas)" 900 build/tests/check/check ;;
 	mutation) count "mutation" 900 bash tests/mutation.sh ;;
 	e2e) for s in tests/e2e/*.sh; do count "e2e $(basename "$s" .sh)" 1500 bash "$s"; done ;;
@@ -63,6 +64,7 @@ for suite in "$@"; do
 	model-check) count "model-check (spin)" 900 bash tests/promela/run.sh ;;
 	asan) units build/asan/tests/unit "asan" 600
 		count "asan check" 1500 build/asan/tests/check/check --quick
+		count "asan sim" 300 build/asan/tests/sim/sim --workloads 100
 		fuzzers build/asan/tests/fuzz "asan" "${FUZZ_SECONDS:-5}" ;;
 	tsan) units build/tsan/tests/unit "tsan" 900 ;;
 	python) for s in tests/python/*.sh; do count "$(basename "$s" .sh)" 1800 bash "$s"; done ;;

@@ -3,7 +3,7 @@
 # exactly what to install and fails. Usage: tools/deps.sh build|test
 set -u
 want=${1:-build}
-build="gcc make pkg-config libjansson-dev libpcre2-dev libutf8proc-dev libhwloc-dev libmd-dev"
+build="gcc make pkg-config libjansson-dev libpcre2-dev libutf8proc-dev libhwloc-dev libmd-dev libmicrohttpd-dev"
 test="$build g++ libcmocka-dev spin python3 python3-venv perl"
 [ "$want" = test ] && packages=$test || packages=$build
 
@@ -19,6 +19,7 @@ present() { # is it there, from whatever package?
 	libutf8proc-dev) pkg-config --exists libutf8proc 2>/dev/null ;;
 	libhwloc-dev) pkg-config --exists hwloc 2>/dev/null ;;
 	libmd-dev) pkg-config --exists libmd 2>/dev/null ;;
+	libmicrohttpd-dev) pkg-config --exists libmicrohttpd 2>/dev/null ;;
 	libcmocka-dev) echo '#include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>

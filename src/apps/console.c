@@ -18,7 +18,8 @@
 static struct {
 	_Atomic(struct tandem *) engine;
 	volatile sig_atomic_t caught;
-	int write_error; /* errno of stdout's first failure */
+	volatile sig_atomic_t told; /* descriptor for signals_to */
+	int write_error;            /* errno of stdout's first failure */
 } process;
 
 enum status output_write(const void *bytes, size_t n, struct error *err)
@@ -103,6 +104,23 @@ void signals_watch(struct tandem *engine)
 	atomic_store(&process.engine, engine);
 	if (!engine || process.caught) return;
 	struct sigaction action = {.sa_handler = on_signal, .sa_flags = (int)SA_RESETHAND};
+	sigaction(SIGINT, &action, NULL);
+	sigaction(SIGTERM, &action, NULL);
+}
+
+static void on_told_signal(int number)
+{
+	int kept = errno;
+	process.caught = number;
+	ssize_t n = write(process.told, "", 1);
+	(void)n; /* full: many came already */
+	errno = kept;
+}
+
+void signals_to(int fd)
+{
+	struct sigaction action = {.sa_handler = on_told_signal, .sa_flags = SA_RESTART};
+	process.told = fd;
 	sigaction(SIGINT, &action, NULL);
 	sigaction(SIGTERM, &action, NULL);
 }

@@ -37,6 +37,8 @@ struct log console_sink(struct console *console);
 /* The first SIGINT or SIGTERM interrupts `engine` (ends the program while it is NULL), the second ends the program. NULL also
  * forgets an engine that is about to close. */
 void signals_watch(struct tandem *engine);
+/* From here on SIGINT and SIGTERM, each time they come, write a byte to `fd` and do nothing else. For a program that ends in order. */
+void signals_to(int fd);
 /* The signal that came, or 0. */
 int signals_caught(void);
 

@@ -66,6 +66,7 @@ static bool only(const char *text, const char *allowed)
 static const char *parse_real(const char *value, double min, double max, double *out)
 {
 	char *end;
+	if (isinf(max) && !strcmp(value, "inf")) return *out = INFINITY, NULL;
 	if (*value == '+' || !only(value, "0123456789.eE+-")) return "not a number"; /* also keeps out hexadecimal, inf and nan */
 	double number = strtod(value, &end);
 	if (end == value || *end) return "not a number";
@@ -283,7 +284,7 @@ static enum status help_line(const struct option *option, struct buf *out, struc
 	int n = option->letter ? snprintf(left, sizeof left, "  -%c, --%s", option->letter, option->name)
 	                       : snprintf(left, sizeof left, "      --%s", option->name);
 	if (option->argument) n += snprintf(left + n, sizeof left - (size_t)n, " %s", option->argument);
-	if (n < HELP_COLUMN - 1) TRY(buf_printf(out, err, "%-*s%s", HELP_COLUMN, left, option->help));
+	if (n < HELP_COLUMN) TRY(buf_printf(out, err, "%-*s%s", HELP_COLUMN, left, option->help));
 	else TRY(buf_printf(out, err, "%s\n%*s%s", left, HELP_COLUMN, "", option->help));
 	if (option->type == OPTION_FLAG) return buf_puts(out, "\n", err);
 	const char *value = option->initial ? option->initial : option->absent ? option->absent : "none";

@@ -21,6 +21,7 @@ enum status_scope { STATUS_SCOPE_NONE, STATUS_SCOPE_REQUEST, STATUS_SCOPE_RETRY,
 	X(IO, "i/o", REQUEST, 3)                  \
 	X(CANCELLED, "cancelled", REQUEST, 0)     \
 	X(NO_ROOM, "no room", RETRY, 4)           \
+	X(BUSY, "busy", RETRY, 4)                 \
 	X(NO_MEMORY, "out of memory", RETRY, 4)   \
 	X(ABORTED, "group aborted", FATAL, 5)     \
 	X(TIMEOUT, "deadline passed", FATAL, 5)   \

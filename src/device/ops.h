@@ -57,7 +57,7 @@ struct step_rows {
 	int rows;                   /* T */
 	int seqs;                   /* S */
 	const int32_t *token;       /* [T] */
-	const int32_t *position;    /* [T] */
+	const int32_t *position;    /* [T] ascending within a sequence */
 	const int32_t *kv_slot;     /* [T] block * block_tokens + offset, where this row's K and V go */
 	const float *cos_sin;       /* [T][rotary_dim]: cos of rotary_dim/2 angles, then their sin (rope factor included) */
 	const int32_t *row_start;   /* [S+1] first row of each sequence */

@@ -5,6 +5,7 @@
 #include "base/clock.h"
 #include "base/mem.h"
 #include "base/rng.h"
+#include "engine/sequence.h"
 #include "model/plan.h"
 
 /* How often a waiting coordinator looks at heartbeats, interrupts and progress. */
@@ -18,6 +19,9 @@ struct coordinator {
 	struct worker *workers; /* [world_size] */
 	struct rank **ranks;    /* [world_size] views of the workers' */
 	struct wait_word done;
+	struct kv_pool **pools; /* [world_size] the ranks' */
+	struct kv_group kv;
+	_Atomic bool dead; /* as of the last command, for onlookers */
 	uint64_t generation; /* of the last command */
 	uint64_t all_reduces_before; /* of groups that are gone */
 	void *partition;     /* what the device options point to */
@@ -48,6 +52,18 @@ static uint64_t movement(const struct coordinator *c)
 		sum += worker_finished(&c->workers[r]);
 	}
 	return sum;
+}
+
+/* For onlookers: when each rank was last seen to move; 0 once it has finished. */
+static void note_movement(struct coordinator *c, uint64_t now)
+{
+	for (int r = 0; r < c->options.world_size; r++) {
+		struct worker *w = &c->workers[r];
+		uint64_t moves = atomic_load_explicit(&w->rank.heartbeat, memory_order_relaxed);
+		if (worker_finished(w)) atomic_store(&w->moved_ns, 0);
+		else if (moves != w->moves_seen || !atomic_load(&w->moved_ns)) atomic_store(&w->moved_ns, now);
+		w->moves_seen = moves;
+	}
 }
 
 static void report_progress(const struct coordinator *c)
@@ -92,6 +108,7 @@ static void wait_workers(struct coordinator *c)
 {
 	uint64_t moved = movement(c), still_since = clock_ns(), aborted_at = 0;
 	uint64_t timeout_ns = c->options.timeout_ms * 1000000u;
+	note_movement(c, still_since);
 	for (;;) {
 		uint32_t seen = atomic_load_explicit(&c->done.value, memory_order_acquire);
 		if (all_finished(c)) return;
@@ -100,6 +117,7 @@ static void wait_workers(struct coordinator *c)
 		find_lost(c);
 		if (c->options.interrupt && atomic_load(c->options.interrupt)) abort_interrupted(c);
 		uint64_t now = clock_ns(), moves = movement(c);
+		note_movement(c, now);
 		if (moves != moved) {
 			moved = moves;
 			still_since = now;
@@ -112,13 +130,14 @@ static void wait_workers(struct coordinator *c)
 		if (!aborted_at) aborted_at = now;
 		if (now - aborted_at > (uint64_t)GRACE_MS * 1000000u) {
 			c->stuck = !all_finished(c);
+			if (c->stuck) c->kv.count = 0;
 			return;
 		}
 	}
 }
 
 /* One command to all ranks, and the group's verdict. */
-static enum status command_all(struct coordinator *c, enum worker_command what, struct error *err)
+static enum status run_command(struct coordinator *c, enum worker_command what, struct error *err)
 {
 	if (c->stuck) return FAIL(err, DEVICE_FAULT, "a rank did not come back from its device; restart the process");
 	c->generation++;
@@ -134,6 +153,14 @@ static enum status command_all(struct coordinator *c, enum worker_command what, 
 		return group_error(c->group, err);
 	}
 	return STATUS_OK;
+}
+
+static enum status command_all(struct coordinator *c, enum worker_command what, struct error *err)
+{
+	enum status st = run_command(c, what, err);
+	note_movement(c, clock_ns());
+	atomic_store(&c->dead, st != STATUS_OK);
+	return st;
 }
 
 static uint64_t need_bytes(const struct coordinator_options *o)
@@ -184,12 +211,15 @@ enum status coordinator_open(struct coordinator **out, const struct coordinator_
 	c->options = *options;
 	c->workers = mem_zalloc_lines((size_t)options->world_size, sizeof *c->workers, "workers", err);
 	c->ranks = mem_zalloc((size_t)options->world_size, sizeof *c->ranks, "ranks", err);
-	if (!c->workers || !c->ranks) goto fail;
+	c->pools = mem_zalloc((size_t)options->world_size, sizeof *c->pools, "pools", err);
+	if (!c->workers || !c->ranks || !c->pools) goto fail;
 	TRY_GOTO(options->ops->partition(options->world_size, options->threads, options->ordinals, devices, &c->partition, err), fail);
 	for (int r = 0; r < options->world_size; r++) fill_worker(c, r, &devices[r]);
 	TRY_GOTO(new_group(c, err), fail);
 	for (int r = 0; r < options->world_size; r++) TRY_GOTO(worker_start(&c->workers[r], err), fail);
 	TRY_GOTO(command_all(c, WORKER_OPEN, err), fail);
+	for (int r = 0; r < options->world_size; r++) c->pools[r] = c->workers[r].rank.pool;
+	c->kv = (struct kv_group){c->pools, options->world_size};
 	c->options.progress = NULL; /* loading is over */
 	*out = c;
 	return STATUS_OK;
@@ -235,18 +265,17 @@ void coordinator_close(struct coordinator **coordinator)
 	free(c->partition);
 	free(c->workers);
 	free(c->ranks);
+	free(c->pools);
 	free(c);
 }
 
 /* Commit or roll back on every rank. */
 static void settle(struct coordinator *c, const struct step_plan *plan, bool commit)
 {
-	for (int r = 0; r < c->options.world_size; r++) {
-		struct kv_pool *pool = c->workers[r].rank.pool;
-		for (int s = 0; s < plan->seqs; s++) {
-			if (commit) kv_commit(pool, plan->slot[s]);
-			else kv_rollback(pool, plan->slot[s]);
-		}
+	for (int s = 0; s < plan->seqs; s++) {
+		struct kv_text text;
+		if (!commit) kv_group_rollback(&c->kv, plan->slot[s]);
+		else kv_group_commit(&c->kv, plan->slot[s], plan->sequence[s] ? sequence_text(plan->sequence[s], &text) : NULL);
 	}
 }
 
@@ -255,7 +284,7 @@ enum status coordinator_step(struct coordinator *c, const struct step_plan *plan
 	if (group_aborted(c->group)) return group_error(c->group, err);
 	for (int r = 0; r < c->options.world_size; r++) c->workers[r].plan = plan;
 	enum status st = command_all(c, WORKER_STEP, err);
-	if (!c->stuck) settle(c, plan, st == STATUS_OK);
+	settle(c, plan, st == STATUS_OK);
 	return st;
 }
 
@@ -272,6 +301,7 @@ enum status coordinator_head(struct coordinator *c, int first, int count, struct
 void coordinator_abort(struct coordinator *c, const struct error *reason)
 {
 	group_abort(c->group, -1, reason);
+	atomic_store(&c->dead, true);
 }
 
 bool coordinator_dead(const struct coordinator *c)
@@ -287,8 +317,8 @@ enum status coordinator_rebuild(struct coordinator *c, struct error *err)
 		struct rank *rank = &c->workers[r].rank;
 		if (r == 0 && rank->comm) c->all_reduces_before += rank->comm->all_reduces;
 		comm_destroy(&rank->comm);
-		kv_release_all(rank->pool);
 	}
+	kv_group_reset(&c->kv);
 	group_destroy(&c->group);
 	TRY(new_group(c, err));
 	for (int r = 0; r < c->options.world_size; r++) {
@@ -300,21 +330,18 @@ enum status coordinator_rebuild(struct coordinator *c, struct error *err)
 	return command_all(c, WORKER_REJOIN, err);
 }
 
-void coordinator_release(struct coordinator *c, int slot)
+struct kv_group *coordinator_kv(struct coordinator *c)
 {
-	if (c->stuck) return;
-	for (int r = 0; r < c->options.world_size; r++) kv_release(c->workers[r].rank.pool, slot);
+	return &c->kv;
 }
 
-int coordinator_free_blocks(const struct coordinator *c)
+bool coordinator_health(const struct coordinator *c, int rank, struct rank_health *out)
 {
-	return kv_free_blocks(c->workers[0].rank.pool);
-}
-
-enum status coordinator_check(const struct coordinator *c, struct error *err)
-{
-	for (int r = 0; r < c->options.world_size; r++) TRY(kv_check(c->workers[r].rank.pool, err));
-	return STATUS_OK;
+	const struct worker *w = &c->workers[rank];
+	uint64_t seen = atomic_load(&w->moved_ns), now = clock_ns();
+	*out = (struct rank_health){.commands = atomic_load(&w->finished), .moves = atomic_load_explicit(&w->rank.heartbeat, memory_order_relaxed),
+	                            .silent_ms = seen && now > seen ? (now - seen) / 1000000u : 0};
+	return !atomic_load(&c->dead);
 }
 
 const struct rank *coordinator_rank(const struct coordinator *c, int rank)

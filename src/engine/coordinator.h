@@ -7,6 +7,7 @@
 #ifndef TANDEM_ENGINE_COORDINATOR_H
 #define TANDEM_ENGINE_COORDINATOR_H
 
+#include "engine/kv_group.h"
 #include "engine/worker.h"
 
 struct coordinator;
@@ -43,11 +44,17 @@ bool coordinator_dead(const struct coordinator *coordinator);
 /* A new group on the same devices and weights; all sequences' KV is dropped. DEVICE_FAULT if a device did not come back. */
 enum status coordinator_rebuild(struct coordinator *coordinator, struct error *err) NODISCARD;
 
-/* A sequence is over: its blocks go back on every rank. */
-void coordinator_release(struct coordinator *coordinator, int slot);
-int coordinator_free_blocks(const struct coordinator *coordinator);
-/* Integrity of every rank's pool. */
-enum status coordinator_check(const struct coordinator *coordinator, struct error *err) NODISCARD;
+/* The pools of all ranks, for between steps; lives as long as the coordinator. Empty once a rank is stuck. */
+struct kv_group *coordinator_kv(struct coordinator *coordinator);
+
+/* What can be seen of a rank from outside, also during a step. */
+struct rank_health {
+	uint64_t commands;  /* that it has finished */
+	uint64_t moves;     /* heartbeat */
+	uint64_t silent_ms; /* in a command: since the heartbeat was last seen to move (looked at every 20 ms); else 0 */
+};
+/* Any thread, while the coordinator is open. Returns whether the group can run steps. */
+bool coordinator_health(const struct coordinator *coordinator, int rank, struct rank_health *out);
 const struct rank *coordinator_rank(const struct coordinator *coordinator, int rank);
 int coordinator_threads(const struct coordinator *coordinator);
 /* All-reduces of rank 0 so far. */

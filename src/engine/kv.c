@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "base/mem.h"
-#include "base/rng.h"
 
 struct kv_seq {
 	int length;   /* committed tokens */
@@ -13,10 +12,24 @@ struct kv_seq {
 	int blocks;   /* held, reservation included */
 };
 
+struct kv_block {
+	uint64_t hash;       /* the three of a cached block */
+	int32_t before;      /* the block it follows; 0: it is the first of its text */
+	int32_t bucket_next; /* 0: last */
+	int32_t older, newer; /* ring of idle blocks through block 0 */
+	int32_t refs;
+	bool cached;
+};
+
 struct kv_pool {
 	struct kv_options options;
-	int32_t *free_list; /* stack: the last entry is handed out next */
-	int free_count;
+	int32_t *free_list; /* stack of empty blocks: the last entry is handed out next */
+	int free_count, idle_count;
+	struct kv_block *blocks; /* [blocks + 1]; block 0's newer is the idle block to evict first */
+	int32_t *contents;       /* [blocks + 1][block_tokens] tokens of cached blocks */
+	int32_t *buckets;        /* [bucket_mask + 1] first cached block, 0: none */
+	uint64_t bucket_mask;
+	uint64_t evictions;
 	struct kv_seq *seqs;
 	int32_t *tables; /* [max_seqs][max_blocks] */
 };
@@ -31,6 +44,13 @@ static int32_t *table_of(const struct kv_pool *pool, int seq)
 	return pool->tables + (size_t)seq * pool->options.max_blocks;
 }
 
+static int32_t *contents_of(const struct kv_pool *pool, int32_t block)
+{
+	return pool->contents + (size_t)block * pool->options.block_tokens;
+}
+
+/* --- life ------------------------------------------------------------------------------------------------------------------- */
+
 static void fill_free_list(struct kv_pool *pool)
 {
 	int n = pool->options.blocks;
@@ -44,6 +64,22 @@ static void fill_free_list(struct kv_pool *pool)
 	pool->free_count = n;
 }
 
+static enum status alloc_arrays(struct kv_pool *pool, struct error *err)
+{
+	const struct kv_options *o = &pool->options;
+	size_t blocks = (size_t)o->blocks + 1, buckets = 1;
+	while (buckets < 2 * blocks) buckets *= 2;
+	pool->bucket_mask = buckets - 1;
+	pool->free_list = mem_zalloc(blocks, sizeof *pool->free_list, "kv free list", err);
+	pool->blocks = mem_zalloc(blocks, sizeof *pool->blocks, "kv blocks", err);
+	pool->contents = mem_zalloc(o->prefix_cache ? blocks * (size_t)o->block_tokens : 0, sizeof *pool->contents, "kv prefix cache", err);
+	pool->buckets = mem_zalloc(buckets, sizeof *pool->buckets, "kv prefix cache", err);
+	pool->seqs = mem_zalloc((size_t)o->max_seqs, sizeof *pool->seqs, "kv sequences", err);
+	pool->tables = mem_zalloc((size_t)o->max_seqs * (size_t)o->max_blocks, sizeof *pool->tables, "kv block tables", err);
+	bool all = pool->free_list && pool->blocks && pool->contents && pool->buckets && pool->seqs && pool->tables;
+	return all ? STATUS_OK : STATUS_NO_MEMORY;
+}
+
 enum status kv_create(struct kv_pool **out, const struct kv_options *options, struct error *err)
 {
 	*out = NULL;
@@ -53,12 +89,10 @@ enum status kv_create(struct kv_pool **out, const struct kv_options *options, st
 	struct kv_pool *pool = mem_zalloc(1, sizeof *pool, "kv pool", err);
 	if (!pool) return STATUS_NO_MEMORY;
 	pool->options = *options;
-	pool->free_list = mem_zalloc((size_t)options->blocks, sizeof *pool->free_list, "kv free list", err);
-	pool->seqs = mem_zalloc((size_t)options->max_seqs, sizeof *pool->seqs, "kv sequences", err);
-	pool->tables = mem_zalloc((size_t)options->max_seqs * (size_t)options->max_blocks, sizeof *pool->tables, "kv block tables", err);
-	if (!pool->free_list || !pool->seqs || !pool->tables) {
+	enum status st = alloc_arrays(pool, err);
+	if (st != STATUS_OK) {
 		kv_destroy(&pool);
-		return STATUS_NO_MEMORY;
+		return st;
 	}
 	fill_free_list(pool);
 	*out = pool;
@@ -69,10 +103,114 @@ void kv_destroy(struct kv_pool **pool)
 {
 	if (!*pool) return;
 	free((*pool)->free_list);
+	free((*pool)->blocks);
+	free((*pool)->contents);
+	free((*pool)->buckets);
 	free((*pool)->seqs);
 	free((*pool)->tables);
 	free(*pool);
 	*pool = NULL;
+}
+
+void kv_reset(struct kv_pool *pool)
+{
+	memset(pool->blocks, 0, ((size_t)pool->options.blocks + 1) * sizeof *pool->blocks);
+	memset(pool->buckets, 0, ((size_t)pool->bucket_mask + 1) * sizeof *pool->buckets);
+	memset(pool->seqs, 0, (size_t)pool->options.max_seqs * sizeof *pool->seqs);
+	pool->idle_count = 0;
+	fill_free_list(pool);
+}
+
+/* --- the index -------------------------------------------------------------------------------------------------------------- */
+
+static int32_t *bucket_of(const struct kv_pool *pool, uint64_t hash)
+{
+	return &pool->buckets[hash & pool->bucket_mask];
+}
+
+/* The cached block that holds block `i` of the text and follows `before`; 0: none. */
+static int32_t find(const struct kv_pool *pool, const struct kv_text *text, int i, int32_t before)
+{
+	size_t n = (size_t)pool->options.block_tokens;
+	for (int32_t b = *bucket_of(pool, text->hashes[i]); b; b = pool->blocks[b].bucket_next)
+		if (pool->blocks[b].hash == text->hashes[i] && pool->blocks[b].before == before &&
+		    !memcmp(contents_of(pool, b), text->tokens + (size_t)i * n, n * sizeof(int32_t)))
+			return b;
+	return 0;
+}
+
+static void index_block(struct kv_pool *pool, int32_t b, const struct kv_text *text, int i, int32_t before)
+{
+	size_t n = (size_t)pool->options.block_tokens;
+	int32_t *bucket = bucket_of(pool, text->hashes[i]);
+	struct kv_block *block = &pool->blocks[b];
+	block->hash = text->hashes[i];
+	block->before = before;
+	block->cached = true;
+	block->bucket_next = *bucket;
+	*bucket = b;
+	memcpy(contents_of(pool, b), text->tokens + (size_t)i * n, n * sizeof(int32_t));
+}
+
+static void unindex_block(struct kv_pool *pool, int32_t b)
+{
+	int32_t *link = bucket_of(pool, pool->blocks[b].hash);
+	while (*link != b) link = &pool->blocks[*link].bucket_next;
+	*link = pool->blocks[b].bucket_next;
+	pool->blocks[b].cached = false;
+}
+
+/* --- holding and letting go ------------------------------------------------------------------------------------------------- */
+
+static void unlink_idle(struct kv_pool *pool, int32_t b)
+{
+	struct kv_block *block = &pool->blocks[b];
+	pool->blocks[block->older].newer = block->newer;
+	pool->blocks[block->newer].older = block->older;
+	pool->idle_count--;
+}
+
+static void hold(struct kv_pool *pool, int32_t b)
+{
+	if (pool->blocks[b].refs++ == 0) unlink_idle(pool, b);
+}
+
+static void let_go(struct kv_pool *pool, int32_t b)
+{
+	struct kv_block *block = &pool->blocks[b], *ring = &pool->blocks[0];
+	if (--block->refs > 0) return;
+	if (!block->cached) {
+		pool->free_list[pool->free_count++] = b;
+		return;
+	}
+	block->older = ring->older;
+	block->newer = 0;
+	pool->blocks[ring->older].newer = b;
+	ring->older = b;
+	pool->idle_count++;
+}
+
+/* An empty block, for one holder. There must be one or an idle one. */
+static int32_t hand_out(struct kv_pool *pool)
+{
+	int32_t b;
+	if (pool->free_count) {
+		b = pool->free_list[--pool->free_count];
+	} else {
+		b = pool->blocks[0].newer;
+		unlink_idle(pool, b);
+		unindex_block(pool, b);
+		pool->evictions++;
+	}
+	pool->blocks[b].refs = 1;
+	return b;
+}
+
+/* Last block first: a block is idle before the one that it follows, and is evicted before it. */
+static void give_back(struct kv_pool *pool, int seq, int keep)
+{
+	struct kv_seq *s = &pool->seqs[seq];
+	while (s->blocks > keep) let_go(pool, table_of(pool, seq)[--s->blocks]);
 }
 
 enum status kv_reserve(struct kv_pool *pool, int seq, int tokens, struct error *err)
@@ -83,23 +221,36 @@ enum status kv_reserve(struct kv_pool *pool, int seq, int tokens, struct error *
 	if (s->blocks + need > pool->options.max_blocks)
 		return FAIL(err, NO_ROOM, "kv: sequence of %d + %d tokens is longer than the context of %d; shorten it or raise --context", s->length,
 		            tokens, pool->options.max_blocks * pool->options.block_tokens);
-	if (need > pool->free_count)
-		return FAIL(err, NO_ROOM, "kv: %d blocks wanted, %d free; wait for other requests or raise the KV size", need, pool->free_count);
-	for (int i = 0; i < need; i++) table_of(pool, seq)[s->blocks++] = pool->free_list[--pool->free_count];
+	if (need > kv_free_blocks(pool))
+		return FAIL(err, NO_ROOM, "kv: %d blocks wanted, %d free; wait for other requests or raise the KV size", need, kv_free_blocks(pool));
+	for (int i = 0; i < need; i++) table_of(pool, seq)[s->blocks++] = hand_out(pool);
 	s->reserved = tokens;
 	return STATUS_OK;
 }
 
-void kv_commit(struct kv_pool *pool, int seq)
+/* Block i of the sequence is full: it becomes findable, or its twin takes its place. */
+static void share(struct kv_pool *pool, int seq, const struct kv_text *text, int i)
 {
-	pool->seqs[seq].length += pool->seqs[seq].reserved;
-	pool->seqs[seq].reserved = 0;
+	int32_t *table = table_of(pool, seq), before = i ? table[i - 1] : 0, own = table[i];
+	assert(!before || pool->blocks[before].cached);
+	int32_t twin = find(pool, text, i, before);
+	if (!twin) {
+		index_block(pool, own, text, i, before);
+		return;
+	}
+	hold(pool, twin);
+	table[i] = twin;
+	let_go(pool, own);
 }
 
-static void give_back(struct kv_pool *pool, int seq, int keep)
+void kv_commit(struct kv_pool *pool, int seq, const struct kv_text *text)
 {
 	struct kv_seq *s = &pool->seqs[seq];
-	while (s->blocks > keep) pool->free_list[pool->free_count++] = table_of(pool, seq)[--s->blocks];
+	int full = s->length / pool->options.block_tokens;
+	s->length += s->reserved;
+	s->reserved = 0;
+	if (!text || !pool->options.prefix_cache) return;
+	for (; full < s->length / pool->options.block_tokens; full++) share(pool, seq, text, full);
 }
 
 void kv_rollback(struct kv_pool *pool, int seq)
@@ -115,10 +266,36 @@ void kv_release(struct kv_pool *pool, int seq)
 	pool->seqs[seq] = (struct kv_seq){0};
 }
 
-void kv_release_all(struct kv_pool *pool)
+int kv_match(const struct kv_pool *pool, int seq, const struct kv_text *text, int limit, int *idle)
 {
-	for (int seq = 0; seq < pool->options.max_seqs; seq++) kv_release(pool, seq);
+	int have = pool->seqs[seq].blocks, n = have;
+	*idle = 0;
+	if (!pool->options.prefix_cache) return 0;
+	for (int32_t before = have ? table_of(pool, seq)[have - 1] : 0; n < limit; n++) {
+		before = find(pool, text, n, before);
+		if (!before) break;
+		*idle += pool->blocks[before].refs == 0;
+	}
+	return n - have;
 }
+
+int kv_adopt(struct kv_pool *pool, int seq, const struct kv_text *text, int blocks)
+{
+	struct kv_seq *s = &pool->seqs[seq];
+	int32_t *table = table_of(pool, seq);
+	assert(s->reserved == 0 && s->length == s->blocks * pool->options.block_tokens && s->blocks + blocks <= pool->options.max_blocks);
+	int taken = 0;
+	for (; taken < blocks && pool->options.prefix_cache; taken++) {
+		int32_t b = find(pool, text, s->blocks, s->blocks ? table[s->blocks - 1] : 0);
+		if (!b) break;
+		hold(pool, b);
+		table[s->blocks++] = b;
+	}
+	s->length = s->blocks * pool->options.block_tokens;
+	return taken;
+}
+
+/* --- views ------------------------------------------------------------------------------------------------------------------ */
 
 int kv_length(const struct kv_pool *pool, int seq)
 {
@@ -127,12 +304,32 @@ int kv_length(const struct kv_pool *pool, int seq)
 
 int kv_free_blocks(const struct kv_pool *pool)
 {
-	return pool->free_count;
+	return pool->free_count + pool->idle_count;
+}
+
+int kv_idle_blocks(const struct kv_pool *pool)
+{
+	return pool->idle_count;
+}
+
+uint64_t kv_evictions(const struct kv_pool *pool)
+{
+	return pool->evictions;
 }
 
 int kv_seq_blocks(const struct kv_pool *pool, int seq)
 {
 	return pool->seqs[seq].blocks;
+}
+
+int kv_refs(const struct kv_pool *pool, int32_t block)
+{
+	return pool->blocks[block].refs;
+}
+
+bool kv_cached(const struct kv_pool *pool, int32_t block)
+{
+	return pool->blocks[block].cached;
 }
 
 const int32_t *kv_table(const struct kv_pool *pool, int seq)
@@ -147,25 +344,92 @@ int32_t kv_slot(const struct kv_pool *pool, int seq, int position)
 	return table_of(pool, seq)[block] * pool->options.block_tokens + position % pool->options.block_tokens;
 }
 
+/* --- integrity -------------------------------------------------------------------------------------------------------------- */
+
+enum { IN_FREE_LIST = 1, IN_IDLE_RING = 2, IN_INDEX = 4 };
+struct seen {
+	int held;     /* by tables */
+	int where;    /* IN_* */
+};
+
+static enum status check_seqs(const struct kv_pool *pool, struct seen *seen, struct error *err)
+{
+	for (int seq = 0; seq < pool->options.max_seqs; seq++) {
+		const struct kv_seq *s = &pool->seqs[seq];
+		const int32_t *table = table_of(pool, seq);
+		if (s->blocks != blocks_for(pool, s->length + s->reserved))
+			return FAIL(err, BAD_INPUT, "kv check: sequence %d holds %d blocks for %d + %d tokens", seq, s->blocks, s->length, s->reserved);
+		for (int i = 0; i < s->blocks; i++) {
+			const struct kv_block *block = &pool->blocks[table[i]];
+			seen[table[i]].held++;
+			if (block->cached && block->before != (i ? table[i - 1] : 0))
+				return FAIL(err, BAD_INPUT, "kv check: block %d of sequence %d does not follow the block before it", i, seq);
+			if (block->cached && i >= s->length / pool->options.block_tokens)
+				return FAIL(err, BAD_INPUT, "kv check: block %d of sequence %d is cached but not full", i, seq);
+		}
+	}
+	return STATUS_OK;
+}
+
+/* Walks the lists, each with a bound, so that a broken one ends too. */
+static enum status check_lists(const struct kv_pool *pool, struct seen *seen, struct error *err)
+{
+	int idle = 0, n = pool->options.blocks;
+	for (int i = 0; i < pool->free_count; i++) seen[pool->free_list[i]].where |= IN_FREE_LIST;
+	for (int32_t b = pool->blocks[0].newer; b && idle <= n; b = pool->blocks[b].newer, idle++) {
+		if (pool->blocks[b].before && seen[pool->blocks[b].before].where & IN_IDLE_RING)
+			return FAIL(err, BAD_INPUT, "kv check: block %d would be evicted before %d, which follows it", pool->blocks[b].before, b);
+		seen[b].where |= IN_IDLE_RING;
+	}
+	if (idle != pool->idle_count) return FAIL(err, BAD_INPUT, "kv check: %d idle blocks in the ring, %d counted", idle, pool->idle_count);
+	for (uint64_t i = 0; i <= pool->bucket_mask; i++) {
+		int steps = 0;
+		for (int32_t b = pool->buckets[i]; b; b = pool->blocks[b].bucket_next) {
+			if (seen[b].where & IN_INDEX || ++steps > n) return FAIL(err, BAD_INPUT, "kv check: block %d is in the index twice", b);
+			seen[b].where |= IN_INDEX;
+		}
+	}
+	return STATUS_OK;
+}
+
+static enum status check_block(const struct kv_pool *pool, const struct seen *seen, int32_t b, struct error *err)
+{
+	const struct kv_block *block = &pool->blocks[b];
+	int where = block->refs ? 0 : block->cached ? IN_IDLE_RING : IN_FREE_LIST;
+	if (block->cached) where |= IN_INDEX;
+	if (seen[b].held != block->refs)
+		return FAIL(err, BAD_INPUT, "kv check: block %d is held %d times and counts %d", b, seen[b].held, block->refs);
+	if (seen[b].where != where)
+		return FAIL(err, BAD_INPUT, "kv check: block %d (refs %d, cached %d) is in lists %d, want %d", b, block->refs, block->cached,
+		            seen[b].where, where);
+	if (block->refs > 1 && !block->cached) return FAIL(err, BAD_INPUT, "kv check: block %d is shared but can still be written", b);
+	const struct kv_block *before = &pool->blocks[block->before];
+	if (block->cached && block->before && (!before->cached || before->refs < block->refs))
+		return FAIL(err, BAD_INPUT, "kv check: block %d (refs %d) follows block %d (refs %d, cached %d)", b, block->refs, block->before,
+		            before->refs, before->cached);
+	return STATUS_OK;
+}
+
 enum status kv_check(const struct kv_pool *pool, struct error *err)
 {
-	uint8_t *seen = mem_zalloc((size_t)pool->options.blocks + 1, 1, "kv check", err);
+	int n = pool->options.blocks;
+	struct seen *seen = mem_zalloc((size_t)n + 1, sizeof *seen, "kv check", err);
 	if (!seen) return STATUS_NO_MEMORY;
-	enum status st = STATUS_OK;
 	int held = 0;
-	for (int i = 0; i < pool->free_count; i++) seen[pool->free_list[i]]++;
-	for (int seq = 0; seq < pool->options.max_seqs && st == STATUS_OK; seq++) {
-		const struct kv_seq *s = &pool->seqs[seq];
-		if (s->blocks != blocks_for(pool, s->length + s->reserved))
-			st = FAIL(err, BAD_INPUT, "kv check: sequence %d holds %d blocks for %d + %d tokens", seq, s->blocks, s->length, s->reserved);
-		for (int i = 0; i < s->blocks; i++) seen[table_of(pool, seq)[i]]++;
-		held += s->blocks;
+	enum status st;
+	TRY_GOTO(check_seqs(pool, seen, err), end);
+	TRY_GOTO(check_lists(pool, seen, err), end);
+	if (seen[0].held || seen[0].where) {
+		st = FAIL(err, BAD_INPUT, "kv check: the sink block was given away");
+		goto end;
 	}
-	if (st == STATUS_OK && seen[0]) st = FAIL(err, BAD_INPUT, "kv check: the sink block was given away");
-	for (int b = 1; b <= pool->options.blocks && st == STATUS_OK; b++)
-		if (seen[b] != 1) st = FAIL(err, BAD_INPUT, "kv check: block %d is held %d times", b, seen[b]);
-	if (st == STATUS_OK && held + pool->free_count != pool->options.blocks)
-		st = FAIL(err, BAD_INPUT, "kv check: %d held + %d free are not %d blocks", held, pool->free_count, pool->options.blocks);
+	for (int32_t b = 1; b <= n; b++) {
+		TRY_GOTO(check_block(pool, seen, b, err), end);
+		held += seen[b].held > 0;
+	}
+	if (held + pool->free_count + pool->idle_count != n)
+		st = FAIL(err, BAD_INPUT, "kv check: %d held + %d empty + %d idle are not %d blocks", held, pool->free_count, pool->idle_count, n);
+end:
 	free(seen);
 	return st;
 }

@@ -3,13 +3,23 @@
  * Two-phase (contract E2): a step first reserves room for its new tokens on every rank, and only when all ranks have run it is the
  * length committed; otherwise rolled back, blocks included. Logical lengths are equal on all ranks, block numbers never are taken to
  * be: each rank has its own pool, and tests shuffle them differently. Block 0 is the sink of padding rows and is never given away.
+ *
+ * Prefix cache: a block that is committed full can be found again by what it holds and is shared by counting, never copied and never
+ * written again. A block is empty, held (refs > 0, by so many sequences), or idle: cached and held by nobody. Empty blocks are handed
+ * out first, then the idle block that was let go longest ago. The hash chain only finds: a hit must have the same tokens and follow the
+ * same block, hence (by induction from the first) the same text; a collision can cost a hit but never give wrong KV. Whoever holds a
+ * cached block holds the one before it, and gives it back later, so no cached block outlives the one it follows (docs/SCHEDULER.md).
+ *
+ * Pools that see the same operations in the same order hold the same logical contents, whatever their shuffle and salt.
  * Owner: the rank worker during a step, the coordinator between steps; never both.
  */
 #ifndef TANDEM_ENGINE_KV_H
 #define TANDEM_ENGINE_KV_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
+#include "base/rng.h"
 #include "base/status.h"
 
 struct kv_pool;
@@ -20,26 +30,51 @@ struct kv_options {
 	int max_seqs;
 	int max_blocks;    /* per sequence */
 	uint64_t shuffle;  /* 0: ascending hand-out; else a permutation by this seed */
+	bool prefix_cache;
 };
+
+/* What a sequence says: hashes[i] = kv_hash over block i's tokens, chained on hashes[i - 1] (the first: on a salt). */
+struct kv_text {
+	const int32_t *tokens;
+	const uint64_t *hashes;
+};
+static inline uint64_t kv_hash(uint64_t before, const int32_t *tokens, int count)
+{
+	for (int i = 0; i < count; i++) before = rng_mix(before + 0x9e3779b97f4a7c15u + (uint32_t)tokens[i]);
+	return before;
+}
 
 enum status kv_create(struct kv_pool **out, const struct kv_options *options, struct error *err) NODISCARD;
 void kv_destroy(struct kv_pool **pool);
 
 /* Room for `tokens` more of sequence `seq` (0..max_seqs-1). NO_ROOM leaves the sequence as it was. One open reservation a sequence. */
 enum status kv_reserve(struct kv_pool *pool, int seq, int tokens, struct error *err) NODISCARD;
-void kv_commit(struct kv_pool *pool, int seq);   /* length grows by the reservation; without one: nothing */
+/* Length grows by the reservation; without one: nothing. With a text, blocks that are full now become findable, and those that exist
+ * already are taken in place of the sequence's own; a sequence gives its text always or never (NULL). */
+void kv_commit(struct kv_pool *pool, int seq, const struct kv_text *text);
 void kv_rollback(struct kv_pool *pool, int seq); /* blocks of the reservation go back; without one: nothing */
-void kv_release(struct kv_pool *pool, int seq);  /* the sequence is over: all its blocks go back */
-void kv_release_all(struct kv_pool *pool);
+void kv_release(struct kv_pool *pool, int seq);  /* the sequence is over: all its blocks go back, cached ones stay findable */
+void kv_reset(struct kv_pool *pool);             /* all sequences are over and nothing is cached */
+
+/* How many cached blocks follow what `seq` holds and say blocks[..limit) of the text; *idle: how many of them nobody holds. The
+ * sequence's length must be whole blocks, without a reservation. */
+int kv_match(const struct kv_pool *pool, int seq, const struct kv_text *text, int limit, int *idle);
+/* Takes up to `blocks` of them, committed; returns how many there were. */
+int kv_adopt(struct kv_pool *pool, int seq, const struct kv_text *text, int blocks);
 
 int kv_length(const struct kv_pool *pool, int seq);   /* committed tokens */
-int kv_free_blocks(const struct kv_pool *pool);
+int kv_free_blocks(const struct kv_pool *pool);       /* that could be handed out now: empty or idle */
+int kv_idle_blocks(const struct kv_pool *pool);       /* cached, held by nobody */
+uint64_t kv_evictions(const struct kv_pool *pool);
 int kv_seq_blocks(const struct kv_pool *pool, int seq);          /* blocks held, reservation included */
+int kv_refs(const struct kv_pool *pool, int32_t block);
+bool kv_cached(const struct kv_pool *pool, int32_t block);
 const int32_t *kv_table(const struct kv_pool *pool, int seq);    /* [max_blocks], borrowed */
 /* Device slot (block * block_tokens + offset) of position `position` of `seq`, which must be covered by its blocks. */
 int32_t kv_slot(const struct kv_pool *pool, int seq, int position);
 
-/* Integrity: every block is free or held exactly once, lengths fit, the sink is nobody's. BAD_INPUT with the first fault. For tests. */
+/* Integrity: every block is empty, idle, or held as often as tables name it; lengths fit; the cache is a tree whose index finds each
+ * block once; the sink is nobody's. BAD_INPUT with the first fault. For tests. */
 enum status kv_check(const struct kv_pool *pool, struct error *err) NODISCARD;
 
 #endif

@@ -115,6 +115,13 @@ static int32_t best_token(const float *logits, int n)
 	return best;
 }
 
+static enum status find_best(const struct sampler *s, const float *logits, int32_t *best, struct error *err)
+{
+	*best = best_token(logits, s->vocab_size);
+	if (*best >= 0 && !isinf(logits[*best])) return STATUS_OK;
+	return FAIL(err, DEVICE_FAULT, "sampling: the logits hold NaN or infinity; the weights or the device are faulty");
+}
+
 /* Negative where x ranks before y: higher logit, then smaller id. */
 static int rank_order(const struct candidate *x, const struct candidate *y)
 {
@@ -169,15 +176,14 @@ static int select_top(const float *logits, int n, int k, struct candidate *out)
 	return count;
 }
 
-static void report_logprobs(struct sampler *s, const struct sampler_params *p, const float *logits, int32_t best, struct sampler_choice *out,
-                            double *log_sum)
+static void report_logprobs(struct sampler *s, int alternatives, const float *logits, int32_t best, struct sampler_choice *out, double *log_sum)
 {
 	double sum = 0;
 	for (int i = 0; i < s->vocab_size; i++) sum += exp((double)logits[i] - (double)logits[best]);
 	*log_sum = (double)logits[best] + log(sum);
-	if (!p->logprobs) return;
+	if (!alternatives) return;
 	struct candidate top[SAMPLER_MAX_LOGPROBS];
-	int want = p->logprobs < s->vocab_size ? p->logprobs : s->vocab_size;
+	int want = alternatives < s->vocab_size ? alternatives : s->vocab_size;
 	out->alternatives = select_top(logits, s->vocab_size, want, top);
 	for (int i = 0; i < out->alternatives; i++) {
 		out->alternative_id[i] = top[i].id;
@@ -220,6 +226,18 @@ static int32_t draw(struct sampler *s, const struct sampler_params *p, const flo
 	return s->candidates[left - 1].id;
 }
 
+enum status sampler_score(struct sampler *s, const float *logits, int32_t token, int alternatives, struct sampler_choice *out,
+                          struct error *err)
+{
+	int32_t best;
+	double log_sum;
+	*out = (struct sampler_choice){.token = token};
+	TRY(find_best(s, logits, &best, err));
+	report_logprobs(s, alternatives, logits, best, out, &log_sum);
+	out->logprob = (float)((double)logits[token] - log_sum);
+	return STATUS_OK;
+}
+
 enum status sampler_pick(struct sampler *s, const struct sampler_params *p, const struct sampler_input *in, struct sampler_choice *out,
                          struct error *err)
 {
@@ -228,12 +246,11 @@ enum status sampler_pick(struct sampler *s, const struct sampler_params *p, cons
 	apply_penalties(s, p, in);
 	for (int i = 0; i < in->masked_count; i++)
 		if (in->masked[i] >= 0 && in->masked[i] < s->vocab_size) in->logits[in->masked[i]] = -INFINITY;
-	int32_t best = best_token(in->logits, s->vocab_size);
-	if (best < 0 || isinf(in->logits[best]))
-		return FAIL(err, DEVICE_FAULT, "sampling: the logits hold NaN or infinity; the weights or the device are faulty");
+	int32_t best;
+	TRY(find_best(s, in->logits, &best, err));
 	double log_sum = 0;
 	bool want = p->want_logprob || p->logprobs > 0;
-	if (want) report_logprobs(s, p, in->logits, best, out, &log_sum);
+	if (want) report_logprobs(s, p->logprobs, in->logits, best, out, &log_sum);
 	out->token = best;
 	if (p->temperature >= 1e-5) {
 		uint64_t position = (uint64_t)in->prompt_count + (uint64_t)in->generated_count;

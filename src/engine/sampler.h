@@ -46,6 +46,10 @@ void sampler_destroy(struct sampler **sampler);
 /* BAD_INPUT naming the parameter that is out of range. */
 enum status sampler_validate(const struct sampler_params *params, int vocab_size, struct error *err) NODISCARD;
 
+/* Log-probability of `token`, and of the `alternatives` best, of a distribution as it is. DEVICE_FAULT as sampler_pick. */
+enum status sampler_score(struct sampler *sampler, const float *logits, int32_t token, int alternatives, struct sampler_choice *out,
+                          struct error *err) NODISCARD;
+
 /* `logits` [vocab] is overwritten. prompt/generated: the sequence so far, for penalties. `masked` ids (may be NULL) cannot be chosen.
  * DEVICE_FAULT if a logit is NaN or all are -inf: that is never a sampling result. */
 struct sampler_input {

@@ -41,6 +41,8 @@ struct worker {
 	uint64_t need_bytes; /* weights, KV, scratch and workspace of this rank, planned */
 	struct rank *const *peers; /* all ranks, for sharing weights */
 	_Atomic uint64_t finished; /* generation of the last report */
+	uint64_t moves_seen;       /* the coordinator's notes for onlookers: the heartbeat, and when it was seen to move */
+	_Atomic uint64_t moved_ns;
 	enum status status;        /* of that report */
 	struct error error;
 };

@@ -244,6 +244,13 @@ static void swallow_space(const struct added_walk *walk, const struct added_toke
 	}
 }
 
+/* Does text[start..end) hold a byte of the user's? Ranges that end before `start` are left behind for good. */
+static bool is_users(struct added_walk *walk, size_t start, size_t end)
+{
+	while (walk->user_count > 0 && walk->user->end <= start) walk->user++, walk->user_count--;
+	return walk->all_user || (walk->user_count > 0 && walk->user->start < end);
+}
+
 /* The next token from walk->next on; *token is -1 if there is none. */
 static enum status find(const struct added *added, struct pattern_scratch *scratch, struct added_walk *walk, int32_t *token, size_t *start,
                         size_t *end, struct error *err)
@@ -258,6 +265,7 @@ static enum status find(const struct added *added, struct pattern_scratch *scrat
 		int32_t found = trie_longest(trie, walk->text + at, walk->n - at, &length);
 		walk->next = at + (found >= 0 ? length : 1);
 		if (found < 0) continue;
+		if (added->tokens[found].special && is_users(walk, at, at + length)) continue;
 		bool touches = false;
 		if (added->tokens[found].single_word) TRY(touches_word(added, scratch, walk, at, at + length, &touches, err));
 		if (touches) continue;

@@ -17,6 +17,7 @@
 #include "base/log.h"
 #include "text/normalize.h"
 #include "text/pattern.h"
+#include "text/text_range.h"
 #include "text/vocab.h"
 
 struct added_token {
@@ -54,11 +55,14 @@ bool added_is_special(const struct added *added, int32_t id);
 /* What the decoders get for the token: its text, or its normal form where that is what is looked for. NULL: not here. */
 const char *added_text(const struct added *added, int32_t id, size_t *n);
 
-/* A walk over text[0..n): stretches of text and tokens in turn. Start from {.trie, .text, .n}. */
+/* A walk over text[0..n): stretches of text and tokens in turn. Start from {.trie, .text, .n}, and what else is known. */
 struct added_walk {
 	const struct trie *trie;
 	const char *text;
 	size_t n;
+	const struct text_range *user; /* ascending ranges of text[0..n) in which special tokens are text */
+	size_t user_count;
+	bool all_user; /* the same for the whole text */
 	size_t next;     /* where the search goes on */
 	size_t done;     /* what is before was handed out */
 	int32_t pending; /* token found behind the stretch that was handed out, + 1 */

@@ -186,13 +186,24 @@ static enum status encode_word(const struct bpe *bpe, struct bpe_scratch *s, con
 	return STATUS_OK;
 }
 
+static bool mark_at(const char *text, size_t n)
+{
+	return n >= sizeof MARK - 1 && memcmp(text, MARK, sizeof MARK - 1) == 0;
+}
+
 /* Where the word that starts at text[0] ends: before the next mark that does not follow a mark. */
 static size_t word_end(const char *text, size_t n)
 {
-	size_t m = sizeof MARK - 1, i = 0;
-	while (n - i >= m && memcmp(text + i, MARK, m) == 0) i += m;
-	const char *next = i < n ? memmem(text + i, n - i, MARK, m) : NULL;
-	return next ? (size_t)(next - text) : n;
+	size_t i = 0;
+	while (mark_at(text + i, n - i)) i += sizeof MARK - 1;
+	while (i < n) {
+		const char *lead = memchr(text + i, MARK[0], n - i);
+		if (!lead) return n;
+		i = (size_t)(lead - text);
+		if (mark_at(lead, n - i)) return i;
+		i++;
+	}
+	return n;
 }
 
 enum status bpe_encode(const struct bpe *bpe, struct bpe_scratch *s, const char *piece, size_t n, bool bytes, struct error *err)

@@ -13,20 +13,30 @@ static enum status emit(struct decoder_state *state, size_t i, const char *text,
 	return stage_take(state, i + 1, text, n, last, out, err);
 }
 
+/* False, and nothing appended, if a character is not one that stands for a byte. */
+static enum status map_bytes(const char *text, size_t n, struct buf *out, bool *mapped, struct error *err)
+{
+	size_t kept = out->size;
+	TRY(buf_reserve(out, n, err));
+	*mapped = true;
+	for (size_t k = 0; k < n && *mapped;) {
+		uint32_t cp;
+		k += utf8_decode(text + k, n - k, &cp);
+		int byte = byte_of_char(cp);
+		*mapped = byte >= 0;
+		if (*mapped) out->data[out->size++] = (char)byte;
+	}
+	if (!*mapped) out->size = kept;
+	return STATUS_OK;
+}
+
 static enum status take_byte_level(struct decoder_state *state, size_t i, const char *text, size_t n, struct buf *out, struct error *err)
 {
 	struct decoder_stage *stage = &state->stages[i];
 	struct buf *open = &stage->open; /* the caller is done with it when it passes it as `text`: the bytes are never longer */
 	buf_clear(&stage->run);
-	TRY(buf_reserve(&stage->run, n, err));
-	bool mapped = true;
-	for (size_t k = 0; k < n && mapped;) {
-		uint32_t cp;
-		k += utf8_decode(text + k, n - k, &cp);
-		int byte = byte_of_char(cp);
-		mapped = byte >= 0;
-		if (mapped) stage->run.data[stage->run.size++] = (char)byte;
-	}
+	bool mapped;
+	TRY(map_bytes(text, n, &stage->run, &mapped, err));
 	buf_clear(&stage->made);
 	const char *bytes = mapped ? stage->run.data : text;
 	size_t count = mapped ? stage->run.size : n;
@@ -208,6 +218,55 @@ void decoder_state_fini(struct decoder_state *state)
 enum status decoder_push(struct decoder_state *state, const char *text, size_t n, struct buf *out, struct error *err)
 {
 	return stage_take(state, 0, text, n, true, out, err);
+}
+
+static enum status step_bytes(struct decoder_state *state, const struct decoder_step *step, const struct buf *in, struct buf *out, struct error *err)
+{
+	bool mapped = false;
+	int byte;
+	switch (step->kind) {
+	case DECODER_BYTE_LEVEL:
+		TRY(map_bytes(in->data, in->size, out, &mapped, err));
+		if (mapped) return STATUS_OK;
+		break;
+	case DECODER_BYTE_FALLBACK:
+		byte = byte_token(in->data, in->size);
+		if (byte >= 0) return buf_append(out, (char[]){(char)byte}, 1, err);
+		break;
+	case DECODER_METASPACE:
+		for (size_t k = 0, length; k < in->size; k += length) {
+			bool mark = next_is(step, in->data + k, in->size - k);
+			length = mark ? step->text.size : 1;
+			TRY(buf_append(out, mark ? " " : in->data + k, 1, err));
+		}
+		return STATUS_OK;
+	case DECODER_REPLACE:
+		if (utf8_valid_prefix(in->data, in->size) < in->size) break; /* a byte token */
+		return pattern_replace(step->pattern, state->scratch, in->data, in->size, step->text.data, step->text.size, out, err);
+	case DECODER_FUSE:
+	case DECODER_STRIP: break;
+	}
+	return buf_append(out, in->data, in->size, err);
+}
+
+enum status decoder_bytes(struct decoder_state *state, const char *text, size_t n, struct buf *bytes, struct error *err)
+{
+	struct buf now = {0}, next = {0};
+	enum status st;
+	TRY_GOTO(buf_append(&now, text, n, err), out);
+	for (size_t i = 0; i < state->decoder->count; i++) {
+		buf_clear(&next);
+		TRY_GOTO(buf_reserve(&next, 0, err), out);
+		TRY_GOTO(step_bytes(state, &state->decoder->steps[i], &now, &next, err), out);
+		struct buf swap = now;
+		now = next;
+		next = swap;
+	}
+	st = buf_append(bytes, now.data, now.size, err);
+out:
+	buf_fini(&now);
+	buf_fini(&next);
+	return st;
 }
 
 enum status decoder_finish(struct decoder_state *state, struct buf *out, struct error *err)

@@ -63,6 +63,9 @@ enum status decoder_state_init(struct decoder_state *state, const struct decoder
 void decoder_state_fini(struct decoder_state *state);
 /* One token's text. Appends what is certain to `out`. */
 enum status decoder_push(struct decoder_state *state, const char *text, size_t n, struct buf *out, struct error *err) NODISCARD;
+/* The bytes of one token alone: what the chain makes of it wherever it stands, before bytes become text. Uses the scratch of the state,
+ * not the state. */
+enum status decoder_bytes(struct decoder_state *state, const char *text, size_t n, struct buf *bytes, struct error *err) NODISCARD;
 /* Appends the rest; the state is then as new. */
 enum status decoder_finish(struct decoder_state *state, struct buf *out, struct error *err) NODISCARD;
 

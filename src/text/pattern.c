@@ -13,6 +13,7 @@
 /* The interpreter keeps its backtracking frames on the heap; this is the most that one match may take. */
 #define HEAP_LIMIT_KIB (256u << 10)
 #define MATCH_LIMIT 200000000u
+#define SHORT_LITERAL 8
 
 struct pattern {
 	char *text; /* literal; NULL for an expression */
@@ -130,6 +131,19 @@ void pattern_scratch_destroy(struct pattern_scratch **scratch)
 	*scratch = NULL;
 }
 
+/* memmem has to look at a short pattern anew for each call, and these are many: here are marks of one to three bytes. */
+static const char *find_literal(const struct pattern *pattern, const char *text, size_t n)
+{
+	if (pattern->size > SHORT_LITERAL) return memmem(text, n, pattern->text, pattern->size);
+	while (n >= pattern->size) {
+		const char *hit = memchr(text, pattern->text[0], n - pattern->size + 1);
+		if (!hit || memcmp(hit, pattern->text, pattern->size) == 0) return hit;
+		n -= (size_t)(hit + 1 - text);
+		text = hit + 1;
+	}
+	return NULL;
+}
+
 /* One search from walk->next on. */
 static enum status search(const struct pattern *pattern, struct pattern_scratch *scratch, const struct pattern_walk *walk, bool *found,
                           size_t *start, size_t *end, struct error *err)
@@ -137,7 +151,7 @@ static enum status search(const struct pattern *pattern, struct pattern_scratch 
 	PCRE2_SPTR text = (PCRE2_SPTR)walk->text;
 	*found = false;
 	if (pattern->text) {
-		const char *hit = memmem(walk->text + walk->next, walk->n - walk->next, pattern->text, pattern->size);
+		const char *hit = find_literal(pattern, walk->text + walk->next, walk->n - walk->next);
 		*found = hit != NULL;
 		if (!hit) return STATUS_OK;
 		*start = (size_t)(hit - walk->text);

@@ -9,6 +9,7 @@
 #include "text/added.h"
 #include "text/bpe.h"
 #include "text/decode.h"
+#include "text/describe.h"
 #include "text/json_field.h"
 #include "text/normalize.h"
 #include "text/postprocess.h"
@@ -54,6 +55,32 @@ enum status tokenizer_parse(struct tokenizer **out, const char *json, size_t n, 
 	json_decref(root);
 	if (st != STATUS_OK) {
 		error_prefix(err, "%s", name);
+		tokenizer_destroy(&made);
+	}
+	*out = made;
+	return st;
+}
+
+static enum status describe_parts(struct tokenizer *t, const struct tokenizer_description *d, const struct log *log, struct error *err)
+{
+	if (d->count < 1 || d->count > VOCAB_MAX_ID) return FAIL(err, UNSUPPORTED, "%d tokens; 1 to %d are supported", (int)d->count, VOCAB_MAX_ID);
+	TRY(described_normalizer(&t->normalizer, d, err));
+	TRY(described_pretokenizer(&t->pretokenizer, d, err));
+	TRY(bpe_describe(&t->bpe, d, described_ignore_merges(d), err));
+	TRY(described_added(&t->added, d, &t->bpe.vocab, &t->normalizer, log, err));
+	TRY(described_postprocessor(&t->postprocessor, d, err));
+	return described_decoder(&t->decoder, d, err);
+}
+
+enum status tokenizer_create(struct tokenizer **out, const struct tokenizer_description *description, const char *name, const struct log *log,
+                             struct error *err)
+{
+	*out = NULL;
+	struct tokenizer *made = mem_zalloc(1, sizeof *made, "tokenizer", err);
+	if (!made) return STATUS_NO_MEMORY;
+	enum status st = describe_parts(made, description, log, err);
+	if (st != STATUS_OK) {
+		error_prefix(err, "%s: tokenizer", name);
 		tokenizer_destroy(&made);
 	}
 	*out = made;
@@ -127,6 +154,8 @@ struct encoding {
 	struct bpe_scratch *bpe;
 	struct pieces pieces;
 	struct buf normal[2];
+	const struct text_range *user; /* see tokenizer_encode_marked */
+	size_t user_count;
 };
 
 static void encoding_fini(struct encoding *e)
@@ -150,11 +179,24 @@ static enum status encode_segment(struct encoding *e, const char *text, size_t n
 	return STATUS_OK;
 }
 
-/* Text between two added tokens of the first pass: normalized, and searched for those of the second. */
-static enum status encode_stretch(struct encoding *e, const char *text, size_t n, bool first, struct error *err)
+static bool any_user(const struct encoding *e, size_t start, size_t end)
+{
+	size_t lo = 0, hi = e->user_count;
+	while (lo < hi) {
+		size_t mid = lo + (hi - lo) / 2;
+		if (e->user[mid].end <= start) lo = mid + 1;
+		else hi = mid;
+	}
+	return lo < e->user_count && e->user[lo].start < end;
+}
+
+/* Text between two added tokens of the first pass: normalized, and searched for those of the second. Where normalization may have
+ * moved the user's bytes, all of a stretch that holds some counts as the user's. */
+static enum status encode_stretch(struct encoding *e, const char *text, size_t n, size_t start_at, struct error *err)
 {
 	const struct tokenizer *t = e->tokenizer;
-	struct added_walk walk = {.trie = &t->added.normal};
+	bool first = start_at == 0;
+	struct added_walk walk = {.trie = &t->added.normal, .all_user = any_user(e, start_at, start_at + n)};
 	TRY(normalizer_run(&t->normalizer, e->patterns, text, n, e->normal, &walk.text, &walk.n, err));
 	for (;;) {
 		bool more;
@@ -170,7 +212,7 @@ static enum status encode_stretch(struct encoding *e, const char *text, size_t n
 static enum status encode_text(struct encoding *e, const char *text, size_t n, struct error *err)
 {
 	const struct added *added = &e->tokenizer->added;
-	struct added_walk walk = {.trie = &added->raw, .text = text, .n = n};
+	struct added_walk walk = {.trie = &added->raw, .text = text, .n = n, .user = e->user, .user_count = e->user_count};
 	for (;;) {
 		bool more;
 		int32_t id;
@@ -178,7 +220,7 @@ static enum status encode_text(struct encoding *e, const char *text, size_t n, s
 		TRY(added_next(added, e->patterns, &walk, &more, &id, &start, &end, err));
 		if (!more) return STATUS_OK;
 		if (id >= 0) TRY(token_list_push(e->out, id, err));
-		else TRY(encode_stretch(e, text + start, end - start, start == 0, err));
+		else TRY(encode_stretch(e, text + start, end - start, start, err));
 	}
 }
 
@@ -190,11 +232,12 @@ static enum status encode_whole(struct encoding *e, const char *text, size_t n, 
 	return add_special ? token_list_append(e->out, around->after.ids, around->after.count, err) : STATUS_OK;
 }
 
-enum status tokenizer_encode(const struct tokenizer *tokenizer, const char *text, size_t n, bool add_special, struct token_list *out,
-                             struct error *err)
+enum status tokenizer_encode_marked(const struct tokenizer *tokenizer, const char *text, size_t n, bool add_special,
+                                    const struct text_range *user, size_t user_count, struct token_list *out, struct error *err)
 {
-	struct encoding e = {.tokenizer = tokenizer, .out = out};
+	struct encoding e = {.tokenizer = tokenizer, .out = out, .user = user, .user_count = user_count};
 	struct buf mended = {0};
+	struct text_range whole = {0, SIZE_MAX};
 	size_t kept = out->count;
 	enum status st;
 	if (n > TEXT_LIMIT) return FAIL(err, BAD_INPUT, "tokenizer: a text of %zu bytes; at most %zu are taken, send it in parts", n, TEXT_LIMIT);
@@ -202,6 +245,7 @@ enum status tokenizer_encode(const struct tokenizer *tokenizer, const char *text
 		TRY_GOTO(utf8_append_lossy(&mended, text, n, err), out);
 		text = mended.data;
 		n = mended.size;
+		if (user_count) e.user = &whole, e.user_count = 1; /* the ranges were those of other bytes */
 	}
 	TRY_GOTO(pattern_scratch_create(&e.patterns, err), out);
 	TRY_GOTO(bpe_scratch_create(&e.bpe, out, n, err), out);
@@ -211,6 +255,18 @@ out:
 	encoding_fini(&e);
 	buf_fini(&mended);
 	return st;
+}
+
+enum status tokenizer_encode(const struct tokenizer *tokenizer, const char *text, size_t n, bool add_special, struct token_list *out,
+                             struct error *err)
+{
+	return tokenizer_encode_marked(tokenizer, text, n, add_special, NULL, 0, out, err);
+}
+
+enum status tokenizer_encode_plain(const struct tokenizer *tokenizer, const char *text, size_t n, struct token_list *out, struct error *err)
+{
+	const struct text_range all = {0, n};
+	return tokenizer_encode_marked(tokenizer, text, n, false, &all, n > 0, out, err);
 }
 
 /* ---- decoding ---- */
@@ -239,6 +295,11 @@ enum status detokenizer_create(struct detokenizer **out, const struct tokenizer 
 	return st;
 }
 
+const struct tokenizer *detokenizer_of(const struct detokenizer *detokenizer)
+{
+	return detokenizer->tokenizer;
+}
+
 void detokenizer_destroy(struct detokenizer **detokenizer)
 {
 	if (!*detokenizer) return;
@@ -247,13 +308,26 @@ void detokenizer_destroy(struct detokenizer **detokenizer)
 	*detokenizer = NULL;
 }
 
+/* As it is to be decoded. */
+static const char *decoded_text(const struct tokenizer *t, int32_t id, size_t *n)
+{
+	const char *text = added_text(&t->added, id, n);
+	return text ? text : vocab_text(&t->bpe.vocab, id, n);
+}
+
 enum status detokenizer_push(struct detokenizer *detokenizer, int32_t id, struct buf *piece, struct error *err)
 {
 	size_t n;
-	const char *text = added_text(&detokenizer->tokenizer->added, id, &n);
-	if (!text) text = vocab_text(&detokenizer->tokenizer->bpe.vocab, id, &n);
+	const char *text = decoded_text(detokenizer->tokenizer, id, &n);
 	if (!text || (detokenizer->skip_special && tokenizer_is_special(detokenizer->tokenizer, id))) return STATUS_OK;
 	return decoder_push(&detokenizer->state, text, n, piece, err);
+}
+
+enum status detokenizer_bytes(struct detokenizer *detokenizer, int32_t id, struct buf *bytes, struct error *err)
+{
+	size_t n;
+	const char *text = decoded_text(detokenizer->tokenizer, id, &n);
+	return text ? decoder_bytes(&detokenizer->state, text, n, bytes, err) : STATUS_OK;
 }
 
 enum status detokenizer_finish(struct detokenizer *detokenizer, struct buf *piece, struct error *err)

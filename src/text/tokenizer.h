@@ -1,4 +1,5 @@
-/* tokenizer.h: text <-> token ids by a Hugging Face tokenizer.json, id for id as the HF `tokenizers` library gives them.
+/* tokenizer.h: text <-> token ids by a Hugging Face tokenizer.json, id for id as the HF `tokenizers` library gives them; or by plain arrays
+ * with the same meaning, from a file of another kind.
  *
  * Read from the file, never chosen by model name: normalizers, pre-tokenizers, BPE model (byte-level and SentencePiece
  * style with byte fallback), added tokens, post-processor, decoders. A part that is not implemented is refused by name when
@@ -15,6 +16,7 @@
 #include "base/buf.h"
 #include "base/log.h"
 #include "base/status.h"
+#include "text/text_range.h"
 
 struct tokenizer;
 
@@ -32,9 +34,41 @@ enum status token_list_append(struct token_list *list, const int32_t *ids, size_
 
 /* `path`: a tokenizer.json, or a folder that holds one. *out is NULL on failure. `log` (may be NULL) gets warnings. */
 enum status tokenizer_open(struct tokenizer **out, const char *path, const struct log *log, struct error *err) NODISCARD;
-/* The same from bytes in memory (a GGUF reader and the fuzzer use it). `name` is for messages. */
+/* The same from bytes in memory (the fuzzer uses it). `name` is for messages. */
 enum status tokenizer_parse(struct tokenizer **out, const char *json, size_t n, const char *name, const struct log *log, struct error *err) NODISCARD;
 void tokenizer_destroy(struct tokenizer **tokenizer);
+
+/* ---- from plain arrays ---- */
+
+struct tokenizer_text {
+	const char *data; /* no NUL needed */
+	size_t size;
+};
+
+/* What a token is to the tokenizer; control tokens are the special ones. Numbers as in GGUF files. */
+enum token_kind { TOKEN_NORMAL = 1, TOKEN_UNKNOWN, TOKEN_CONTROL, TOKEN_USER_DEFINED, TOKEN_UNUSED, TOKEN_BYTE };
+
+enum tokenizer_model {
+	TOKENIZER_BYTE_LEVEL,   /* merges over printable characters that stand for bytes, as GPT-2's */
+	TOKENIZER_SENTENCEPIECE /* scores over text with marks for spaces, bytes for what is unknown, as Llama 2's */
+};
+
+/* All borrowed during the call. */
+struct tokenizer_description {
+	enum tokenizer_model model;
+	const char *split; /* byte level: the pre-tokenizer's name ("llama-bpe", "qwen2", …), NULL: "default". Unknown names are refused */
+	int32_t count;
+	const struct tokenizer_text *tokens; /* [count] by id */
+	const uint8_t *kinds;                /* [count] enum token_kind */
+	const float *scores;                 /* [count] SentencePiece: higher joins first */
+	const struct tokenizer_text *merges; /* [merge_count] byte level: "a b", first joins first */
+	size_t merge_count;
+	int32_t bos, eos, unknown;              /* -1: none */
+	int add_bos, add_eos, add_space_prefix; /* 0, 1; -1: what the model does where nothing is said */
+};
+/* `name` is for messages. *out is NULL on failure. */
+enum status tokenizer_create(struct tokenizer **out, const struct tokenizer_description *description, const char *name, const struct log *log,
+                             struct error *err) NODISCARD;
 
 /* One more than the largest id that the file names. */
 int32_t tokenizer_vocab_size(const struct tokenizer *tokenizer);
@@ -50,6 +84,15 @@ bool tokenizer_is_special(const struct tokenizer *tokenizer, int32_t id);
 enum status tokenizer_encode(const struct tokenizer *tokenizer, const char *text, size_t n, bool add_special, struct token_list *out,
                              struct error *err) NODISCARD;
 
+/* As tokenizer_encode, for text that was put together from a template and what a user wrote: in `user` (ascending, apart from each other,
+ * valid UTF-8 text) a special token is not recognised but is text like any other, also where only part of it lies in such a range. */
+enum status tokenizer_encode_marked(const struct tokenizer *tokenizer, const char *text, size_t n, bool add_special,
+                                    const struct text_range *user, size_t user_count, struct token_list *out, struct error *err) NODISCARD;
+/* The same without the template, and special-token text is ordinary text: for what a user wrote, in a prompt that a template
+ * made. (The reference's encode_special_tokens.) Added tokens that are not special are still found. */
+enum status tokenizer_encode_plain(const struct tokenizer *tokenizer, const char *text, size_t n, struct token_list *out,
+                                   struct error *err) NODISCARD;
+
 /* Appends the text of ids[0..n) to `out` (valid UTF-8), decoders applied as HF does. Ids that the file does not name decode to
  * nothing. */
 enum status tokenizer_decode(const struct tokenizer *tokenizer, const int32_t *ids, size_t n, bool skip_special, struct buf *out,
@@ -58,9 +101,13 @@ enum status tokenizer_decode(const struct tokenizer *tokenizer, const int32_t *i
 /* Incremental decoding: the pieces joined equal tokenizer_decode of all ids, and no piece ever ends inside a code point. */
 struct detokenizer;
 enum status detokenizer_create(struct detokenizer **out, const struct tokenizer *tokenizer, bool skip_special, struct error *err) NODISCARD;
+/* What it decodes for; borrowed. */
+const struct tokenizer *detokenizer_of(const struct detokenizer *detokenizer);
 void detokenizer_destroy(struct detokenizer **detokenizer);
 /* Appends to `piece` what became certain with this id (maybe nothing). O(1) amortised in the length of the stream. */
 enum status detokenizer_push(struct detokenizer *detokenizer, int32_t id, struct buf *piece, struct error *err) NODISCARD;
+/* Appends the bytes that this id stands for by itself, without regard to what was pushed: maybe part of a code point. */
+enum status detokenizer_bytes(struct detokenizer *detokenizer, int32_t id, struct buf *bytes, struct error *err) NODISCARD;
 /* Appends what was still held back. The detokenizer is then as newly created. */
 enum status detokenizer_finish(struct detokenizer *detokenizer, struct buf *piece, struct error *err) NODISCARD;
 

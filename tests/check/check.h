@@ -38,9 +38,12 @@ enum fill {
 	FILL_COUNT
 };
 const char *fill_name(enum fill fill);
-/* n elements of `dtype` at `out`; stream tells the tensors of a case apart. */
+/* n elements of `dtype` (whole blocks) at `out`; stream tells the tensors of a case apart. */
 void fill_with(void *out, enum dtype dtype, size_t n, enum fill fill, uint64_t seed, uint64_t stream);
 double element(const void *data, enum dtype dtype, size_t i); /* widened */
+/* The same for block types (blocks.c). */
+void blocks_fill(void *out, enum dtype dtype, size_t n, enum fill fill, uint64_t seed, uint64_t stream);
+float blocks_value(const void *data, enum dtype dtype, size_t i);
 
 /* --- variants: opened devices */
 struct variant {
@@ -62,6 +65,7 @@ struct check {
 	int passed, failed; /* cases */
 	bool case_failed;
 	long compared;      /* comparisons of the current op */
+	uint64_t hash;      /* of the reference's results of the current op, random fill only */
 	bool quick;         /* sanitizer runs: fewer of the large shapes */
 	/* --bench */
 	double read_gbps, fma_gflops; /* this machine's peaks with all threads */
@@ -73,6 +77,9 @@ void case_begin(struct check *c, enum fill fill, const char *shape, ...) __attri
 void case_end(struct check *c);
 void case_fail(struct check *c, const struct variant *v, const char *format, ...) __attribute__((format(printf, 3, 4)));
 
+/* The reference's result of the current case. What all cases of an op give together is recorded in check.c: a change there is a change of the
+ * definition, which no comparison of implementations would see. */
+void reference_bits(struct check *c, const float *data, size_t n);
 /* `got` against the reference's bits. what: which output. */
 void compare_bits(struct check *c, const struct variant *v, const char *what, const float *got, const float *want, size_t n);
 /* |got - want| <= bound, element by element, with want and bound from the oracle. NaN in `want` is skipped. */

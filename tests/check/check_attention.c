@@ -211,6 +211,7 @@ static void batch_case(struct check *c, enum fill fill, const struct batch *b, b
 	}
 	case_begin(c, fill, "rows/keys%s, heads %d/%d D=%d window %d", lens, b->q_heads, b->kv_heads, b->dim, b->window);
 	float *first = run_batch(c, &c->variant[0], b, 16, false, 128, fresh);
+	reference_bits(c, first, floats);
 	if (fill == FILL_RANDOM || fill == FILL_ZERO) oracle(c, b, first);
 	static const int sizes[] = {16, 32, 48, 64, 256};
 	for (int i = 1; i < c->variants; i++) {

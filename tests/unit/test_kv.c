@@ -1,12 +1,14 @@
-/* KV bookkeeping: two phases, permuted pools, integrity under a random workload. */
+/* KV bookkeeping: two phases, permuted pools, prefix cache, integrity under a random workload. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <cmocka.h>
 
+#include <string.h>
+
 #include "base/rng.h"
-#include "engine/kv.h"
+#include "engine/kv_group.h"
 
 static struct kv_pool *make(int blocks, int seqs, int max_blocks, uint64_t shuffle)
 {
@@ -33,14 +35,14 @@ static void test_reserve_commit_rollback(void **state)
 	kv_rollback(pool, 0);
 	assert_int_equal(kv_free_blocks(pool), 8);
 	assert_int_equal(kv_reserve(pool, 0, 17, NULL), STATUS_OK);
-	kv_commit(pool, 0);
+	kv_commit(pool, 0, NULL);
 	assert_int_equal(kv_length(pool, 0), 17);
 	assert_int_equal(kv_reserve(pool, 0, 15, NULL), STATUS_OK); /* fits the second block to the last token */
 	assert_int_equal(kv_seq_blocks(pool, 0), 2);
 	kv_rollback(pool, 0);
 	assert_int_equal(kv_length(pool, 0), 17);
 	assert_int_equal(kv_seq_blocks(pool, 0), 2);
-	kv_commit(pool, 0); /* without a reservation: nothing */
+	kv_commit(pool, 0, NULL); /* without a reservation: nothing */
 	assert_int_equal(kv_length(pool, 0), 17);
 	assert_sound(pool);
 	kv_release(pool, 0);
@@ -55,7 +57,7 @@ static void test_no_room_changes_nothing(void **state)
 	struct kv_pool *pool = make(3, 2, 8, 0);
 	struct error err = {0};
 	assert_int_equal(kv_reserve(pool, 0, 32, NULL), STATUS_OK);
-	kv_commit(pool, 0);
+	kv_commit(pool, 0, NULL);
 	assert_int_equal(kv_reserve(pool, 1, 17, &err), STATUS_NO_ROOM);
 	assert_int_equal(kv_free_blocks(pool), 1);
 	assert_int_equal(kv_seq_blocks(pool, 1), 0);
@@ -97,16 +99,198 @@ static void test_random_workload_stays_sound(void **state)
 			length[seq] = 0;
 		} else if (kv_reserve(pool, seq, tokens, &(struct error){0}) == STATUS_OK) {
 			if (what < 6) {
-				kv_commit(pool, seq);
+				kv_commit(pool, seq, NULL);
 				length[seq] += tokens;
 			} else kv_rollback(pool, seq);
 		}
 		assert_int_equal(kv_length(pool, seq), length[seq]);
 		assert_sound(pool);
 	}
-	kv_release_all(pool);
+	kv_reset(pool);
 	assert_int_equal(kv_free_blocks(pool), 40);
 	kv_destroy(&pool);
+}
+
+/* --- prefix cache: blocks of 4 tokens --------------------------------------------------------------------------------------- */
+
+enum { SIZE = 4, LONGEST = 64 };
+
+static struct kv_pool *make_cache(int blocks, uint64_t shuffle)
+{
+	struct kv_options options = {.blocks = blocks, .block_tokens = SIZE, .max_seqs = 4, .max_blocks = LONGEST / SIZE, .shuffle = shuffle,
+	                             .prefix_cache = true};
+	struct error err = {0};
+	struct kv_pool *pool;
+	if (kv_create(&pool, &options, &err) != STATUS_OK) fail_msg("%s", err.text);
+	return pool;
+}
+
+struct said {
+	int32_t tokens[LONGEST];
+	uint64_t hashes[LONGEST / SIZE];
+	struct kv_text text;
+};
+
+/* `common` tokens that all texts share, then tokens of its own. */
+static void say(struct said *s, int common, int own)
+{
+	for (int i = 0; i < LONGEST; i++) s->tokens[i] = i < common ? i : 1000 * own + i;
+	for (int i = 0; i < LONGEST / SIZE; i++) s->hashes[i] = kv_hash(i ? s->hashes[i - 1] : 77, s->tokens + i * SIZE, SIZE);
+	s->text = (struct kv_text){s->tokens, s->hashes};
+}
+
+static void compute(struct kv_pool *pool, int seq, int tokens, const struct said *s)
+{
+	struct error err = {0};
+	if (kv_reserve(pool, seq, tokens, &err) != STATUS_OK) fail_msg("%s", err.text);
+	kv_commit(pool, seq, &s->text);
+	assert_sound(pool);
+}
+
+static void test_full_blocks_are_found_and_shared(void **state)
+{
+	(void)state;
+	struct kv_pool *pool = make_cache(8, 3);
+	struct said a, b;
+	int idle;
+	say(&a, 10, 1);
+	say(&b, 10, 2);
+	compute(pool, 0, 11, &a); /* two full blocks, one of 3 tokens */
+	assert_int_equal(kv_match(pool, 1, &b.text, 2, &idle), 2);
+	assert_int_equal(idle, 0);
+	assert_int_equal(kv_match(pool, 1, &b.text, 1, &idle), 1);
+	assert_int_equal(kv_adopt(pool, 1, &b.text, 9), 2);
+	assert_int_equal(kv_length(pool, 1), 8);
+	assert_int_equal(kv_refs(pool, kv_table(pool, 0)[1]), 2);
+	assert_int_equal(kv_free_blocks(pool), 5);
+	compute(pool, 1, 4, &b); /* its own third block */
+	assert_int_not_equal(kv_table(pool, 0)[2], kv_table(pool, 1)[2]);
+	kv_release(pool, 0);
+	assert_int_equal(kv_free_blocks(pool), 5);
+	assert_int_equal(kv_idle_blocks(pool), 0); /* b holds what a cached; a's last block was not full */
+	kv_release(pool, 1);
+	assert_int_equal(kv_idle_blocks(pool), 3);
+	assert_int_equal(kv_match(pool, 2, &b.text, 9, &idle), 3);
+	assert_int_equal(idle, 3);
+	assert_sound(pool);
+	kv_reset(pool);
+	assert_int_equal(kv_match(pool, 2, &b.text, 9, &idle), 0);
+	assert_int_equal(kv_free_blocks(pool), 8);
+	kv_destroy(&pool);
+}
+
+static void test_a_twin_takes_the_place_of_an_own_block(void **state)
+{
+	(void)state;
+	struct kv_pool *pool = make_cache(8, 0);
+	struct said a;
+	say(&a, 0, 1);
+	assert_int_equal(kv_reserve(pool, 0, 9, NULL), STATUS_OK);
+	assert_int_equal(kv_reserve(pool, 1, 9, NULL), STATUS_OK); /* the same text in the same step */
+	kv_commit(pool, 0, &a.text);
+	kv_commit(pool, 1, &a.text);
+	assert_sound(pool);
+	for (int i = 0; i < 2; i++) assert_int_equal(kv_table(pool, 0)[i], kv_table(pool, 1)[i]);
+	assert_int_not_equal(kv_table(pool, 0)[2], kv_table(pool, 1)[2]);
+	assert_int_equal(kv_free_blocks(pool), 8 - 4);
+	compute(pool, 1, 3, &a);
+	compute(pool, 0, 3, &a);
+	assert_int_equal(kv_table(pool, 0)[2], kv_table(pool, 1)[2]);
+	assert_int_equal(kv_free_blocks(pool), 8 - 3);
+	kv_destroy(&pool);
+}
+
+static void test_the_block_let_go_longest_ago_is_evicted_and_followers_first(void **state)
+{
+	(void)state;
+	struct kv_pool *pool = make_cache(6, 5);
+	struct said a, b, c;
+	int idle;
+	say(&a, 0, 1);
+	say(&b, 0, 2);
+	say(&c, 0, 3);
+	compute(pool, 0, 12, &a);
+	kv_release(pool, 0);
+	compute(pool, 0, 12, &b);
+	kv_release(pool, 0);
+	assert_int_equal(kv_evictions(pool), 0);
+	compute(pool, 0, 8, &c); /* two of a's three go, its last ones */
+	assert_int_equal(kv_evictions(pool), 2);
+	assert_int_equal(kv_match(pool, 1, &a.text, 3, &idle), 1);
+	assert_int_equal(kv_match(pool, 1, &b.text, 3, &idle), 3);
+	assert_int_equal(kv_adopt(pool, 1, &a.text, 1), 1); /* used again: now b's are older */
+	kv_release(pool, 1);
+	compute(pool, 0, 4, &c);
+	assert_int_equal(kv_match(pool, 1, &a.text, 3, &idle), 1);
+	assert_int_equal(kv_match(pool, 1, &b.text, 3, &idle), 2);
+	kv_destroy(&pool);
+}
+
+static void test_a_hash_collision_is_no_hit(void **state)
+{
+	(void)state;
+	struct kv_pool *pool = make_cache(8, 0);
+	struct said a, b, c;
+	int idle;
+	say(&a, 0, 1);
+	say(&b, 0, 2);
+	memcpy(b.hashes, a.hashes, sizeof b.hashes); /* every block collides */
+	compute(pool, 0, 8, &a);
+	assert_int_equal(kv_match(pool, 1, &b.text, 2, &idle), 0);
+	compute(pool, 1, 8, &b);
+	assert_int_equal(kv_match(pool, 2, &b.text, 2, &idle), 2);
+	assert_int_equal(kv_match(pool, 2, &a.text, 2, &idle), 2);
+	say(&c, 0, 1); /* a's second block after b's first one: same tokens, same hash, another text */
+	memcpy(c.tokens, b.tokens, SIZE * sizeof *c.tokens);
+	memcpy(c.hashes, a.hashes, sizeof c.hashes);
+	assert_int_equal(kv_match(pool, 2, &c.text, 2, &idle), 1);
+	kv_destroy(&pool);
+}
+
+static void test_reserved_room_is_not_found_and_rolls_back(void **state)
+{
+	(void)state;
+	struct kv_pool *pool = make_cache(4, 0);
+	struct said a, b;
+	int idle;
+	say(&a, 8, 1);
+	say(&b, 8, 2);
+	compute(pool, 0, 8, &a);
+	kv_release(pool, 0);
+	assert_int_equal(kv_adopt(pool, 1, &b.text, 2), 2);
+	assert_int_equal(kv_reserve(pool, 1, 8, NULL), STATUS_OK);
+	assert_int_equal(kv_reserve(pool, 2, 1, &(struct error){0}), STATUS_NO_ROOM); /* held blocks are not evicted */
+	assert_int_equal(kv_match(pool, 2, &b.text, 4, &idle), 2);
+	kv_rollback(pool, 1);
+	assert_int_equal(kv_length(pool, 1), 8);
+	assert_int_equal(kv_free_blocks(pool), 2);
+	assert_sound(pool);
+	kv_destroy(&pool);
+}
+
+static void test_ranks_whose_caches_differ_are_noticed(void **state)
+{
+	(void)state;
+	struct kv_pool *pools[] = {make_cache(8, 0), make_cache(8, 9)};
+	struct kv_group group = {pools, 2}, none = {0};
+	struct said a;
+	struct error err = {0};
+	int idle;
+	say(&a, 8, 1);
+	for (int r = 0; r < 2; r++) assert_int_equal(kv_reserve(pools[r], 0, 8, NULL), STATUS_OK);
+	kv_group_commit(&group, 0, &a.text);
+	kv_group_release(&group, 0);
+	assert_int_equal(kv_group_match(&group, 1, &a.text, 2, &idle), 2);
+	assert_int_equal(kv_group_adopt(&group, 1, &a.text, 2, &err), STATUS_OK);
+	assert_int_equal(kv_group_check(&group, 4, &err), STATUS_OK);
+	kv_group_release(&group, 1);
+	kv_reset(pools[1]);
+	assert_int_equal(kv_group_adopt(&group, 1, &a.text, 2, &err), STATUS_MISMATCH);
+	if (!strstr(err.text, "rank 1")) fail_msg("'%s' names no rank", err.text);
+	assert_int_equal(kv_group_check(&group, 4, &(struct error){0}), STATUS_BAD_INPUT);
+	assert_int_equal(kv_group_free_blocks(&none), 0);
+	assert_int_equal(kv_group_match(&none, 0, &a.text, 2, &idle), 0);
+	for (int r = 0; r < 2; r++) kv_destroy(&pools[r]);
 }
 
 static void test_bad_sizes_are_refused(void **state)
@@ -125,6 +309,12 @@ int main(void)
 		cmocka_unit_test(test_no_room_changes_nothing),
 		cmocka_unit_test(test_shuffled_pools_differ_and_hold_each_block_once),
 		cmocka_unit_test(test_random_workload_stays_sound),
+		cmocka_unit_test(test_full_blocks_are_found_and_shared),
+		cmocka_unit_test(test_a_twin_takes_the_place_of_an_own_block),
+		cmocka_unit_test(test_the_block_let_go_longest_ago_is_evicted_and_followers_first),
+		cmocka_unit_test(test_a_hash_collision_is_no_hit),
+		cmocka_unit_test(test_reserved_room_is_not_found_and_rolls_back),
+		cmocka_unit_test(test_ranks_whose_caches_differ_are_noticed),
 		cmocka_unit_test(test_bad_sizes_are_refused),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -6,9 +6,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <cmocka.h>
 
-#include "base/clock.h"
 #include "text/normalize.h"
 #include "text/utf8.h"
 
@@ -73,11 +73,12 @@ static void test_long_runs_of_marks(void **state)
 	for (size_t i = 0; i < N; i += 4) memcpy(text + i, i % 8 ? "\xCC\x81\xCC\xA3" : "\xCC\x82\xCC\xA4", 4);
 	text[0] = 'x';
 	text[1] = 'y';
-	uint64_t begun = clock_ns();
+	clock_t begun = clock();
 	struct buf got = normal_form(NORMALIZER_NFD, text, N);
 	assert_int_equal(got.size, N);
 	for (size_t i = 2; i < N; i += 2) assert_true((got.data[i + 1] == '\xA3' || got.data[i + 1] == '\xA4') == (i < 2 + N / 2)); /* below first */
-	if (clock_ns() - begun > UINT64_C(20000000000)) fail_msg("1 MB of marks took %.1f s", (double)(clock_ns() - begun) * 1e-9);
+	double seconds = (double)(clock() - begun) / CLOCKS_PER_SEC; /* of processor time */
+	if (seconds > 10) fail_msg("1 MB of marks took %.1f s", seconds);
 	buf_fini(&got);
 	free(text);
 }

@@ -1,148 +1,338 @@
-/* The scheduler on its own: admission, chunks, order, and a random workload that must always drain. */
+/* The scheduler on its own pools: each rule of docs/SCHEDULER.md in the smallest case; tests/sim has the large ones. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 #include <cmocka.h>
 
-#include "base/rng.h"
 #include "engine/scheduler.h"
 
-static struct scheduler *make(int seqs, int rows, int blocks)
+enum { SIZE = 16, ROWS = 64, SEQS = 8 };
+
+static struct kv_pool *pools[2];
+static struct kv_group group = {pools, 2};
+static struct scheduler *scheduler;
+static struct step_plan plan;
+static uint64_t last_id;
+static bool cached;
+
+static void open_scheduler(int seqs, int rows, int blocks, int max_queue, bool cache)
 {
-	struct scheduler_options options = {.max_seqs = seqs, .max_rows = rows, .kv_blocks = blocks, .block_tokens = 16};
-	struct scheduler *s;
-	assert_int_equal(scheduler_create(&s, &options, NULL), STATUS_OK);
-	return s;
+	struct error err = {0};
+	for (int r = 0; r < 2; r++) {
+		struct kv_options kv = {.blocks = blocks, .block_tokens = SIZE, .max_seqs = seqs, .max_blocks = 64, .shuffle = (uint64_t)r,
+		                        .prefix_cache = cache};
+		assert_int_equal(kv_create(&pools[r], &kv, &err), STATUS_OK);
+	}
+	struct scheduler_options options = {.max_seqs = seqs, .max_rows = rows, .kv_blocks = blocks, .block_tokens = SIZE, .max_queue = max_queue,
+	                                    .kv = &group};
+	assert_int_equal(scheduler_create(&scheduler, &options, &err), STATUS_OK);
+	struct step_limits limits = {.max_rows = rows, .max_seqs = seqs, .max_outputs = seqs, .rotary_dim = 2};
+	assert_int_equal(step_plan_init(&plan, &limits, &err), STATUS_OK);
+	last_id = 0;
+	cached = cache;
 }
 
-static struct sequence *request(uint64_t id, int prompt, int max_tokens)
+static void close_scheduler(void)
 {
-	int32_t tokens[512];
-	for (int i = 0; i < prompt; i++) tokens[i] = (int32_t)id * 1000 + i;
+	step_plan_fini(&plan);
+	scheduler_destroy(&scheduler);
+	for (int r = 0; r < 2; r++) kv_destroy(&pools[r]);
+}
+
+/* The first `common` tokens are those of every request. */
+static struct sequence *request(int prompt, int max_tokens, int common)
+{
+	int32_t tokens[1024];
+	struct error err = {0};
+	last_id++;
+	for (int i = 0; i < prompt; i++) tokens[i] = i < common ? i : (int32_t)last_id * 1000 + i;
 	struct sequence *q;
-	struct sequence_options o = {.prompt = tokens, .prompt_count = prompt, .max_tokens = max_tokens};
-	assert_int_equal(sequence_create(&q, id, &o, NULL), STATUS_OK);
+	struct sequence_options o = {.prompt = tokens, .prompt_count = prompt, .max_tokens = max_tokens,
+	                             .block_tokens = cached ? SIZE : 0, .salt = 1};
+	assert_int_equal(sequence_create(&q, last_id, &o, &err), STATUS_OK);
 	return q;
 }
 
-static struct step_plan make_plan(int rows, int seqs)
+static struct sequence *submit(int prompt, int max_tokens, int common)
 {
-	struct step_plan plan;
-	assert_int_equal(step_plan_init(&plan, &(struct step_limits){.max_rows = rows, .max_seqs = seqs, .max_outputs = seqs, .rotary_dim = 2}, NULL),
-	                 STATUS_OK);
-	return plan;
+	struct error err = {0};
+	struct sequence *q = request(prompt, max_tokens, common);
+	if (scheduler_submit(scheduler, q, &err) != STATUS_OK) fail_msg("%s", err.text);
+	return q;
+}
+
+static void sound(void)
+{
+	struct error err = {0};
+	if (kv_group_check(&group, 1, &err) != STATUS_OK || scheduler_check(scheduler, &err) != STATUS_OK) fail_msg("%s", err.text);
+}
+
+static void make_plan(void)
+{
+	struct error err = {0};
+	if (scheduler_plan(scheduler, &plan, 1, &err) != STATUS_OK) fail_msg("%s", err.text);
+	sound();
+}
+
+/* Rows that the plan gives the sequence. */
+static int rows_of(const struct sequence *q)
+{
+	for (int i = 0; i < plan.seqs; i++)
+		if (plan.sequence[i] == q) return plan.row_start[i + 1] - plan.row_start[i];
+	return 0;
+}
+
+/* Runs the plan: every output gets token 7. */
+static void run_plan(void)
+{
+	for (int i = 0; i < plan.seqs; i++) {
+		struct kv_text text;
+		for (int r = 0; r < 2; r++)
+			assert_int_equal(kv_reserve(pools[r], plan.slot[i], plan.row_start[i + 1] - plan.row_start[i], NULL), STATUS_OK);
+		kv_group_commit(&group, plan.slot[i], sequence_text(plan.sequence[i], &text));
+	}
+	scheduler_committed(scheduler, &plan);
+	for (int i = 0; i < plan.outputs; i++) {
+		struct sequence *q = plan.sequence[plan.output_seq[i]];
+		enum sequence_finish finish = sequence_append(q, 7);
+		if (finish == FINISH_NONE) continue;
+		scheduler_remove(scheduler, q, finish);
+		sequence_destroy(&q);
+	}
+	sound();
+}
+
+static void step(void)
+{
+	make_plan();
+	run_plan();
 }
 
 static void test_prefill_is_chunked_and_logits_come_with_the_last_chunk(void **state)
 {
 	(void)state;
-	struct scheduler *s = make(2, 16, 100);
-	struct step_plan plan = make_plan(16, 2);
-	struct sequence *q = request(1, 40, 4);
-	scheduler_submit(s, q);
+	open_scheduler(2, 16, 100, 0, false);
+	struct sequence *q = submit(40, 4, 0);
 	const int rows[] = {16, 16, 8}, outputs[] = {0, 0, 1};
 	for (int i = 0, at = 0; i < 3; i++) {
-		scheduler_plan(s, &plan);
+		make_plan();
 		assert_int_equal(plan.rows, rows[i]);
 		assert_int_equal(plan.outputs, outputs[i]);
 		assert_int_equal(plan.position[0], at);
 		assert_int_equal(plan.token[0], 1000 + at);
 		at += rows[i];
 		assert_int_equal(plan.kv_len[0], at);
-		scheduler_committed(s, &plan);
+		if (i == 2) assert_int_equal(plan.output_row[0], 7);
+		run_plan();
 	}
-	assert_int_equal(plan.output_row[0], 7);
-	assert_int_equal(sequence_append(q, 5), FINISH_NONE);
-	scheduler_plan(s, &plan);
+	make_plan();
 	assert_int_equal(plan.rows, 1);
-	assert_int_equal(plan.token[0], 5);
+	assert_int_equal(plan.token[0], 7);
 	assert_int_equal(plan.position[0], 40);
-	step_plan_fini(&plan);
-	scheduler_destroy(&s);
+	assert_int_equal(q->count, 41);
+	close_scheduler();
 }
 
-static void test_decode_rows_come_before_a_long_prefill(void **state)
+static void test_rows_are_shared_among_decodes_the_oldest_prefill_and_short_ones(void **state)
 {
 	(void)state;
-	struct scheduler *s = make(4, 8, 100);
-	struct step_plan plan = make_plan(8, 4);
-	struct sequence *a = request(1, 3, 9), *b = request(2, 50, 9);
-	scheduler_submit(s, a);
-	scheduler_submit(s, b);
-	scheduler_plan(s, &plan); /* 3 rows of a, 5 of b */
-	assert_int_equal(plan.seqs, 2);
-	assert_int_equal(plan.row_start[1], 3);
-	assert_int_equal(plan.rows, 8);
-	scheduler_committed(s, &plan);
-	(void)sequence_append(a, 7);
-	scheduler_plan(s, &plan);
-	assert_ptr_equal(plan.sequence[0], a);
-	assert_int_equal(plan.row_start[1], 1);
-	assert_int_equal(plan.rows, 8);
-	assert_int_equal(plan.outputs, 1);
-	step_plan_fini(&plan);
-	scheduler_destroy(&s);
+	open_scheduler(4, 42, 100, 0, false);
+	struct sequence *a = submit(3, 90, 0), *b = submit(200, 9, 0), *c = submit(60, 9, 0), *d = submit(5, 9, 0);
+	step();
+	assert_int_equal(a->count, 4);
+	int b_before = b->computed;
+	make_plan();
+	assert_ptr_equal(plan.sequence[0], a); /* decode rows stand first */
+	assert_int_equal(rows_of(a), 1);
+	assert_int_equal(rows_of(d), 1); /* it decodes too: short, done in the first step */
+	assert_int_equal(rows_of(b), 40 - 40 / 4);
+	assert_int_equal(rows_of(c), 40 / 4);
+	assert_int_equal(plan.rows, 42);
+	run_plan();
+	assert_int_equal(b->computed, b_before + 30);
+	close_scheduler();
 }
 
-static void test_admission_waits_for_all_that_can_be_needed(void **state)
+static void test_admission_by_current_need_and_in_order(void **state)
 {
 	(void)state;
-	struct scheduler *s = make(4, 64, 4); /* 64 tokens of KV */
-	struct step_plan plan = make_plan(64, 4);
-	struct sequence *a = request(1, 20, 29), *b = request(2, 10, 7); /* 3 blocks at most; 1 block exactly */
-	struct sequence *c = request(3, 1, 1);
-	scheduler_submit(s, a);
-	scheduler_submit(s, b);
-	scheduler_submit(s, c);
-	scheduler_plan(s, &plan);
-	assert_int_equal(plan.seqs, 2); /* c waits although its turn would be now */
+	open_scheduler(SEQS, ROWS, 6, 0, false); /* watermark: one block */
+	struct sequence *a = submit(20, 60, 0); /* two blocks now, five at most */
+	struct sequence *b = submit(40, 2, 0);  /* three */
+	struct sequence *c = submit(1, 1, 0);   /* one: fits beside, but not before b does */
+	make_plan();
+	assert_int_equal(a->state, SEQUENCE_RUNNING);
+	assert_int_equal(b->state, SEQUENCE_RUNNING);
 	assert_int_equal(c->state, SEQUENCE_QUEUED);
-	scheduler_committed(s, &plan);
-	(void)sequence_append(a, 1);
-	scheduler_remove(s, b);
-	sequence_destroy(&b);
-	scheduler_plan(s, &plan);
+	run_plan();
+	step(); /* b's second token: it ends */
+	make_plan();
 	assert_int_equal(c->state, SEQUENCE_RUNNING);
-	assert_ptr_equal(scheduler_find(s, 3), c);
-	assert_null(scheduler_find(s, 2));
-	step_plan_fini(&plan);
-	scheduler_destroy(&s);
+	assert_ptr_equal(scheduler_find(scheduler, 3), c);
+	assert_null(scheduler_find(scheduler, 2));
+	close_scheduler();
 }
 
-static void test_random_workload_drains_in_order_of_arrival(void **state)
+static void test_a_pool_sized_for_its_requests_is_used_to_the_last_block(void **state)
 {
 	(void)state;
-	enum { REQUESTS = 300 };
-	struct scheduler *s = make(5, 24, 60);
-	struct step_plan plan = make_plan(24, 5);
-	uint64_t submitted = 0, done = 0, last_started = 0, draws = 0;
-	for (int step = 0; done < REQUESTS; step++) {
-		assert_true(step < 100000);
-		while (submitted < REQUESTS && rng_u64(3, 0, draws++) % 3 == 0) {
-			submitted++;
-			scheduler_submit(s, request(submitted, 1 + (int)(rng_u64(3, 1, submitted) % 200), 1 + (int)(rng_u64(3, 2, submitted) % 60)));
-		}
-		scheduler_plan(s, &plan);
-		scheduler_committed(s, &plan);
-		for (int i = 0; i < plan.seqs; i++)
-			if (plan.sequence[i]->id > last_started) last_started = plan.sequence[i]->id;
-		for (uint64_t id = 1; id < last_started; id++) { /* nobody is overtaken on the way in */
-			struct sequence *q = scheduler_find(s, id);
-			assert_true(!q || q->state == SEQUENCE_RUNNING);
-		}
-		for (int i = 0; i < plan.outputs; i++) {
-			struct sequence *q = plan.sequence[plan.output_seq[i]];
-			bool cancel = rng_u64(3, 4, draws++) % 50 == 0;
-			if (sequence_append(q, 1) == FINISH_NONE && !cancel) continue;
-			scheduler_remove(s, q);
-			sequence_destroy(&q);
-			done++;
-		}
+	open_scheduler(3, ROWS, 6, 0, false); /* two blocks each, nothing for a watermark */
+	for (int i = 0; i < 3; i++) (void)submit(16, 17, 0);
+	make_plan();
+	assert_int_equal(plan.seqs, 3);
+	run_plan();
+	step();
+	assert_int_equal(kv_group_free_blocks(&group), 0);
+	for (int i = 0; i < 15; i++) step();
+	assert_null(scheduler_any(scheduler));
+	close_scheduler();
+}
+
+static void test_the_youngest_is_preempted_and_comes_back_first(void **state)
+{
+	(void)state;
+	open_scheduler(3, ROWS, 6, 0, false);
+	struct sequence *a = submit(30, 60, 0), *b = submit(30, 40, 0), *c = submit(60, 1, 0);
+	struct scheduler_stats stats;
+	step();
+	assert_int_equal(c->state, SEQUENCE_QUEUED);
+	for (int i = 0; b->state == SEQUENCE_RUNNING; i++) {
+		assert_true(i < 40);
+		step();
 	}
-	assert_null(scheduler_next_cancelled(s, true));
-	step_plan_fini(&plan);
-	scheduler_destroy(&s);
+	assert_int_equal(b->preemptions, 1);
+	assert_int_equal(b->computed, 0);
+	assert_true(b->count > b->prompt_count); /* its tokens are kept */
+	assert_int_equal(rows_of(a), 1);
+	scheduler_get_stats(scheduler, &stats);
+	assert_int_equal(stats.preemptions, 1);
+	assert_int_equal(stats.waiting, 2);
+	int kept = b->count;
+	while (b->state == SEQUENCE_QUEUED) step();
+	assert_int_equal(c->state, SEQUENCE_QUEUED); /* b is older */
+	assert_true(kept <= b->count);
+	close_scheduler();
+}
+
+static void test_cached_prefixes_are_adopted_but_not_the_last_token(void **state)
+{
+	(void)state;
+	open_scheduler(SEQS, ROWS, 100, 0, true);
+	(void)submit(32, 1, 32);
+	step(); /* ends, its two blocks stay */
+	struct sequence *b = submit(32, 3, 32), *c = submit(50, 3, 32);
+	make_plan();
+	assert_int_equal(rows_of(b), 16); /* all cached, but the last token must be computed, so its block */
+	assert_int_equal(rows_of(c), 18);
+	assert_int_equal(b->cached_tokens, 16);
+	assert_int_equal(c->cached_tokens, 32);
+	run_plan();
+	assert_int_equal(kv_table(pools[0], b->slot)[1], kv_table(pools[0], c->slot)[1]); /* one copy again */
+	struct scheduler_stats stats;
+	scheduler_get_stats(scheduler, &stats);
+	assert_int_equal(stats.prompt_tokens, 32 + 32 + 50);
+	assert_int_equal(stats.cached_tokens, 48);
+	close_scheduler();
+}
+
+static void test_siblings_compute_a_common_prompt_once(void **state)
+{
+	(void)state;
+	open_scheduler(4, 256, 100, 0, true);
+	struct sequence *q[4];
+	for (int i = 0; i < 4; i++) q[i] = submit(100, 5, 100);
+	make_plan();
+	assert_int_equal(plan.rows, 100); /* the others wait for its blocks */
+	run_plan();
+	make_plan();
+	for (int i = 1; i < 4; i++) {
+		assert_int_equal(rows_of(q[i]), 4);
+		assert_int_equal(q[i]->cached_tokens, 96);
+	}
+	assert_int_equal(plan.rows, 1 + 3 * 4);
+	run_plan();
+	assert_int_equal(kv_group_free_blocks(&group), 100 - 6 - 4);
+	close_scheduler();
+}
+
+static void test_a_full_queue_is_busy(void **state)
+{
+	(void)state;
+	open_scheduler(2, ROWS, 100, 1, false);
+	for (int i = 0; i < 3; i++) (void)submit(5, 5, 0); /* two slots and one place to wait */
+	struct sequence *q = request(5, 5, 0);
+	struct error err = {0};
+	assert_int_equal(scheduler_submit(scheduler, q, &err), STATUS_BUSY);
+	step();
+	assert_int_equal(scheduler_submit(scheduler, q, &(struct error){0}), STATUS_BUSY);
+	assert_true(scheduler_cancel(scheduler, 1));
+	scheduler_sweep(scheduler, 1);
+	struct sequence *ended = scheduler_take_ended(scheduler);
+	assert_int_equal(ended->finish, FINISH_CANCELLED);
+	sequence_destroy(&ended);
+	step();
+	assert_int_equal(scheduler_submit(scheduler, q, &err), STATUS_OK);
+	close_scheduler();
+}
+
+static void test_deadlines_and_cancels_end_in_every_state(void **state)
+{
+	(void)state;
+	open_scheduler(1, ROWS, 100, 0, false);
+	struct sequence *running = submit(5, 50, 0), *queued = request(5, 5, 0), *later = request(5, 5, 0), *ended;
+	struct error err = {0};
+	queued->deadline_ns = 100;
+	later->deadline_ns = 200;
+	assert_int_equal(scheduler_submit(scheduler, queued, &err), STATUS_OK);
+	assert_int_equal(scheduler_submit(scheduler, later, &err), STATUS_OK);
+	step();
+	scheduler_sweep(scheduler, 99);
+	assert_null(scheduler_take_ended(scheduler));
+	scheduler_sweep(scheduler, 100);
+	ended = scheduler_take_ended(scheduler);
+	assert_ptr_equal(ended, queued);
+	assert_int_equal(ended->finish, FINISH_TIMEOUT);
+	sequence_destroy(&ended);
+	make_plan();
+	assert_true(scheduler_cancel(scheduler, running->id)); /* in flight */
+	assert_true(scheduler_dropped(scheduler, running));
+	scheduler_sweep(scheduler, 150);
+	ended = scheduler_take_ended(scheduler);
+	assert_ptr_equal(ended, running);
+	assert_int_equal(ended->finish, FINISH_CANCELLED);
+	sequence_destroy(&ended);
+	assert_false(scheduler_cancel(scheduler, 1)); /* over */
+	assert_false(scheduler_cancel(scheduler, 99));
+	assert_int_equal(kv_group_free_blocks(&group), 100);
+	step();
+	assert_int_equal(later->state, SEQUENCE_RUNNING);
+	scheduler_sweep(scheduler, 200);
+	ended = scheduler_take_ended(scheduler);
+	assert_ptr_equal(ended, later);
+	sequence_destroy(&ended);
+	assert_null(scheduler_any(scheduler));
+	close_scheduler();
+}
+
+static void test_a_scored_prompt_is_computed_whole(void **state)
+{
+	(void)state;
+	open_scheduler(2, ROWS, 100, 0, true);
+	(void)submit(40, 1, 40);
+	step();
+	int32_t tokens[40];
+	struct error err = {0};
+	struct sequence *q;
+	for (int i = 0; i < 40; i++) tokens[i] = i;
+	struct sequence_options o = {.prompt = tokens, .prompt_count = 40, .score_prompt = true, .block_tokens = SIZE, .salt = 1};
+	assert_int_equal(sequence_create(&q, ++last_id, &o, &err), STATUS_OK);
+	assert_int_equal(scheduler_submit(scheduler, q, &err), STATUS_OK);
+	make_plan();
+	assert_int_equal(rows_of(q), 40);
+	assert_int_equal(plan.outputs, 0); /* nothing is generated */
+	close_scheduler();
 }
 
 static void test_stop_ids_hold_until_min_tokens(void **state)
@@ -163,14 +353,31 @@ static void test_stop_ids_hold_until_min_tokens(void **state)
 	sequence_destroy(&q);
 }
 
+static void test_sizes_that_cannot_work_are_refused(void **state)
+{
+	(void)state;
+	struct scheduler *s;
+	struct error err = {0};
+	struct scheduler_options few_rows = {.max_seqs = 4, .max_rows = 3, .kv_blocks = 1, .block_tokens = 16, .kv = &group};
+	assert_int_equal(scheduler_create(&s, &few_rows, &err), STATUS_BAD_INPUT);
+	assert_null(s);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_prefill_is_chunked_and_logits_come_with_the_last_chunk),
-		cmocka_unit_test(test_decode_rows_come_before_a_long_prefill),
-		cmocka_unit_test(test_admission_waits_for_all_that_can_be_needed),
-		cmocka_unit_test(test_random_workload_drains_in_order_of_arrival),
+		cmocka_unit_test(test_rows_are_shared_among_decodes_the_oldest_prefill_and_short_ones),
+		cmocka_unit_test(test_admission_by_current_need_and_in_order),
+		cmocka_unit_test(test_a_pool_sized_for_its_requests_is_used_to_the_last_block),
+		cmocka_unit_test(test_the_youngest_is_preempted_and_comes_back_first),
+		cmocka_unit_test(test_cached_prefixes_are_adopted_but_not_the_last_token),
+		cmocka_unit_test(test_siblings_compute_a_common_prompt_once),
+		cmocka_unit_test(test_a_full_queue_is_busy),
+		cmocka_unit_test(test_deadlines_and_cancels_end_in_every_state),
+		cmocka_unit_test(test_a_scored_prompt_is_computed_whole),
 		cmocka_unit_test(test_stop_ids_hold_until_min_tokens),
+		cmocka_unit_test(test_sizes_that_cannot_work_are_refused),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

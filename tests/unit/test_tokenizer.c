@@ -10,9 +10,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <cmocka.h>
 
-#include "base/clock.h"
 #include "text/tokenizer.h"
 #include "text/utf8.h"
 
@@ -160,6 +160,66 @@ static void assert_encodes(const struct tokenizer *t, const char *text, const ch
 	token_list_fini(&ids);
 }
 
+/* How many ids of special tokens `text` gets when text[start..end) came from a user. */
+static int specials(const struct tokenizer *t, const char *text, size_t start, size_t end)
+{
+	struct token_list ids = {0};
+	struct buf back = {0};
+	struct error err = {0};
+	const struct text_range user = {start, end};
+	int count = 0;
+	if (tokenizer_encode_marked(t, text, strlen(text), false, &user, start < end, &ids, &err) != STATUS_OK) fail_msg("%s", err.text);
+	for (size_t i = 0; i < ids.count; i++) count += tokenizer_is_special(t, ids.ids[i]);
+	assert_int_equal(tokenizer_decode(t, ids.ids, ids.count, false, &back, &err), STATUS_OK);
+	assert_text(text, &back, text, strlen(text));
+	buf_fini(&back);
+	token_list_fini(&ids);
+	return count;
+}
+
+static void test_a_user_writes_no_special_token(void **state)
+{
+	(void)state;
+	struct tokenizer *t = open_named("qwen3");
+	const char *text = "<|end|>hi <|end|> you<|end|>";
+	assert_int_equal(specials(t, text, 0, 0), 3);
+	assert_int_equal(specials(t, text, 7, 21), 2);  /* what the user wrote, the middle one whole */
+	assert_int_equal(specials(t, text, 12, 13), 2); /* one byte of it is enough */
+	assert_int_equal(specials(t, text, 16, 17), 2);
+	assert_int_equal(specials(t, text, 9, 10), 3); /* just before it */
+	assert_int_equal(specials(t, text, 17, 21), 3); /* just behind it */
+	assert_int_equal(specials(t, text, 0, strlen(text)), 0);
+	tokenizer_destroy(&t);
+}
+
+static void assert_bytes(const struct tokenizer *t, const char *token, const char *bytes)
+{
+	struct detokenizer *d;
+	struct buf got = {0};
+	struct error err = {0};
+	int32_t id = tokenizer_id(t, token);
+	if (id < 0) fail_msg("no token %s", token);
+	assert_int_equal(detokenizer_create(&d, t, true, &err), STATUS_OK);
+	if (detokenizer_bytes(d, id, &got, &err) != STATUS_OK) fail_msg("%s", err.text);
+	assert_text(token, &got, bytes, strlen(bytes));
+	buf_fini(&got);
+	detokenizer_destroy(&d);
+}
+
+static void test_bytes_of_a_token_alone(void **state)
+{
+	(void)state;
+	struct tokenizer *t = open_named("qwen3");
+	assert_bytes(t, "\xC4\xA0", " ");
+	assert_bytes(t, "<|end|>", "<|end|>");
+	assert_bytes(t, "\xC3\xA9", "\xE9"); /* a byte that is no text by itself */
+	tokenizer_destroy(&t);
+	t = open_named("llama2");
+	assert_bytes(t, "<0xE9>", "\xE9");
+	assert_bytes(t, "\xE2\x96\x81", " ");
+	tokenizer_destroy(&t);
+}
+
 /* llama.cpp#7193 */
 static void test_ignore_merges_takes_a_whole_piece_that_merges_cannot_reach(void **state)
 {
@@ -197,6 +257,29 @@ static void test_word_marks_of_llama2(void **state)
 		buf_fini(&piece);
 	}
 	detokenizer_destroy(&d);
+	token_list_fini(&ids);
+	tokenizer_destroy(&t);
+}
+
+/* "<think>" is an added token that is not special. */
+static void test_special_text_of_a_user_stays_text(void **state)
+{
+	(void)state;
+	struct tokenizer *t = open_named("qwen3");
+	static const char text[] = "a<|end|><think>b";
+	struct token_list ids = {0};
+	struct buf back = {0};
+	struct error err = {0};
+	assert_int_equal(tokenizer_encode_plain(t, text, sizeof text - 1, &ids, &err), STATUS_OK);
+	int32_t end = tokenizer_id(t, "<|end|>"), think = tokenizer_id(t, "<think>"), thinks = 0;
+	for (size_t i = 0; i < ids.count; i++) {
+		assert_int_not_equal(ids.ids[i], end);
+		thinks += ids.ids[i] == think;
+	}
+	assert_int_equal(thinks, 1);
+	assert_int_equal(tokenizer_decode(t, ids.ids, ids.count, true, &back, &err), STATUS_OK);
+	assert_text("plain", &back, text, sizeof text - 1);
+	buf_fini(&back);
 	token_list_fini(&ids);
 	tokenizer_destroy(&t);
 }
@@ -319,15 +402,23 @@ static void test_decoder_chains_stream(void **state)
 
 /* ---- long inputs ---- */
 
+/* Of this thread's processor time: what else the machine does is not counted. */
+static double cpu_seconds(void)
+{
+	struct timespec t;
+	clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+	return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
 static double encode_seconds(const struct tokenizer *t, const char *unit, size_t n, size_t *count)
 {
 	char *text = malloc(n);
 	size_t m = strlen(unit);
 	assert_non_null(text);
 	for (size_t i = 0; i < n; i++) text[i] = unit[i % m];
-	uint64_t begun = clock_ns();
+	double begun = cpu_seconds();
 	struct token_list ids = encode(t, text, n, false);
-	double seconds = (double)(clock_ns() - begun) * 1e-9;
+	double seconds = cpu_seconds() - begun;
 	*count = ids.count;
 	token_list_fini(&ids);
 	free(text);
@@ -494,7 +585,10 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_files_give_the_ids_and_texts_of_the_reference),
 		cmocka_unit_test(test_ignore_merges_takes_a_whole_piece_that_merges_cannot_reach),
+		cmocka_unit_test(test_a_user_writes_no_special_token),
+		cmocka_unit_test(test_bytes_of_a_token_alone),
 		cmocka_unit_test(test_word_marks_of_llama2),
+		cmocka_unit_test(test_special_text_of_a_user_stays_text),
 		cmocka_unit_test(test_asking_for_ids_and_texts),
 		cmocka_unit_test(test_invalid_utf8_is_replaced),
 		cmocka_unit_test(test_any_bytes_decode_to_valid_text),

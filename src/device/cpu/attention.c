@@ -19,6 +19,8 @@
 
 /* With fewer units than this per member, blocks of one unit are shared among the members. */
 #define SPLIT_UNITS 2
+/* Most partial results kept (71 MB); a step that needs more is not split. */
+#define SPLIT_MAX_PARTIALS 65536
 
 static int value_width(int head_dim)
 {
@@ -364,7 +366,9 @@ int64_t cpu_attention_partials(const struct stream_options *options, int members
 {
 	if (members < 2) return 0;
 	int64_t blocks = (options->max_context + KV_BLOCK - 1) / KV_BLOCK;
-	return blocks > 1 ? (int64_t)SPLIT_UNITS * members * TILE_MAX_ROWS * blocks : 0;
+	int64_t most = (int64_t)SPLIT_UNITS * members * TILE_MAX_ROWS * blocks;
+	if (blocks < 2) return 0;
+	return most < SPLIT_MAX_PARTIALS ? most : SPLIT_MAX_PARTIALS;
 }
 
 static enum status check_attention(const struct cpu_stream *stream, const struct attention_args *args, struct error *err)

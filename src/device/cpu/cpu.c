@@ -55,8 +55,15 @@ static void cpu_close(struct device *base)
 	free(device);
 }
 
-/* Threads are bound where there are several memory nodes: there a migrated thread would read across. On one node the
- * system places them better, because it knows what else runs. */
+/* Threads are bound to their cores where the group takes every core that it may use (two of its threads must never meet on one while
+ * another is free) and where there are several memory nodes (a migrated thread would read across). A smaller group on one node is left
+ * to the system, or two such processes would sit on the same first cores. With more threads than cores binding could only hurt.
+ */
+static bool should_bind(const struct cpu_topology *topology, int threads)
+{
+	return threads == topology->count || (topology->nodes > 1 && threads <= topology->count);
+}
+
 static enum status cpu_partition(int world_size, int threads, const int *ordinals, struct device_options *options, void **storage, struct error *err)
 {
 	(void)ordinals;
@@ -75,7 +82,7 @@ static enum status cpu_partition(int world_size, int threads, const int *ordinal
 			options[r].ordinal = 0;
 			options[r].cores = cores + start[r];
 			options[r].core_count = start[r + 1] - start[r];
-			options[r].pin = topology.nodes > 1 && threads <= topology.count;
+			options[r].pin = should_bind(&topology, threads);
 		}
 		*storage = cores;
 	}
@@ -173,7 +180,7 @@ static size_t cpu_free_bytes(const struct device *device)
 
 /* Sizes of the workspace's parts, in floats; each a multiple of 16 so that all parts stay aligned. */
 struct workspace {
-	size_t packed, partial, unit_start, stack, tile, total;
+	size_t packed, partial, unit_start, wide, stack, tile, total;
 };
 
 static size_t round_up(size_t x, size_t unit)
@@ -188,10 +195,11 @@ static struct workspace workspace_size(const struct cpu_stream *stream, int memb
 		.packed = round_up((size_t)o->max_rows * (size_t)o->max_k, 16),
 		.partial = (size_t)stream->partials * TILE_STRIDE,
 		.unit_start = round_up((size_t)o->max_rows + 1, 16),
+		.wide = (size_t)(LINEAR_WIDE_K + 2 * QUANT_GROUP) * PANEL,
 		.stack = (size_t)LINEAR_BLOCK_PANELS * SUMTREE_MAX_DEPTH * (size_t)stream->block_rows * PANEL,
 		.tile = (size_t)4 * TILE_MAX_ROWS * TILE_STRIDE,
 	};
-	size.total = size.packed + size.partial + size.unit_start + (size.stack + size.tile) * (size_t)members;
+	size.total = size.packed + size.partial + size.unit_start + (size.wide + size.stack + size.tile) * (size_t)members;
 	return size;
 }
 
@@ -237,7 +245,7 @@ static enum status cpu_stream_create(struct device *device, const struct stream_
 	stream->partial = carve(&at, size.partial);
 	stream->unit_start = (int *)carve(&at, size.unit_start);
 	for (int i = 0; i < members; i++)
-		stream->scratch[i] = (struct cpu_scratch){.stack = carve(&at, size.stack), .tile = carve(&at, size.tile)};
+		stream->scratch[i] = (struct cpu_scratch){.wide = carve(&at, size.wide), .stack = carve(&at, size.stack), .tile = carve(&at, size.tile)};
 	*out = &stream->base;
 	return STATUS_OK;
 fail:

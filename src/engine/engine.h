@@ -1,0 +1,48 @@
+/* engine.h: what stands behind the public handle: struct tandem, for tandem.c (life, reports) and requests.c (requests, steps). Owner: the
+ * engine thread; `interrupted` may be set by any. */
+#ifndef TANDEM_ENGINE_ENGINE_H
+#define TANDEM_ENGINE_ENGINE_H
+
+#include "tandem.h"
+
+#include "engine/coordinator.h"
+#include "engine/scheduler.h"
+
+#define LOGIT_ROWS 32 /* rows of one head pass over a prompt */
+
+struct tandem {
+	struct model model;
+	struct generation_defaults defaults;
+	const struct device_ops *ops;
+	struct coordinator *coordinator;
+	struct scheduler *scheduler;
+	struct step_plan plan;
+	struct sampler *sampler;
+	float *host_logits;
+	size_t host_logits_bytes;
+	struct fault_plan fault;
+	struct log log;
+	_Atomic int interrupted;
+	int world_size, context, max_sequences, kv_blocks, block_tokens, max_rows;
+	uint64_t timeout_ms;
+	uint64_t next_id;
+	uint64_t cache_salt;        /* of this process */
+	bool prefix_cache;
+	int max_queue;
+	struct sequence *kept;      /* ended in the last step and scored: their prompt's log-probabilities can still be asked for */
+	uint64_t finished, generated_tokens, aborted_groups, rebuilds;
+	uint64_t generation; /* of the last plan */
+	int collectives_per_step;
+	double load_ms;
+	void (*user_log)(void *, int, const char *);
+	void (*user_progress)(void *, const char *, uint64_t, uint64_t);
+	void *user_context;
+	uint64_t progress_total;
+};
+
+/* Copies `err` to the caller's; returns `code`. */
+int engine_error(struct tandem_error *out, enum status code, const struct error *err);
+/* Frees what the last step kept for tandem_prompt_logprob. */
+void requests_forget_kept(struct tandem *engine);
+
+#endif

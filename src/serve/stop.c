@@ -1,0 +1,83 @@
+#include "serve/stop.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+
+enum status stop_add(struct stop_set *set, const char *text, size_t n, struct error *err)
+{
+	struct stop_string made = {.size = (uint16_t)n};
+	made.text = mem_zalloc(n + 1, 1, "stop string", err);
+	made.fail = mem_zalloc(n + 1, sizeof *made.fail, "stop string", err);
+	if (!made.text || !made.fail) {
+		free(made.text);
+		free(made.fail);
+		return STATUS_NO_MEMORY;
+	}
+	memcpy(made.text, text, n);
+	for (size_t i = 1, border = 0; i < n; i++) {
+		while (border && text[i] != text[border]) border = made.fail[border];
+		if (text[i] == text[border]) border++;
+		made.fail[i + 1] = (uint16_t)border;
+	}
+	set->items[set->count++] = made;
+	return STATUS_OK;
+}
+
+void stop_fini(struct stop_set *set)
+{
+	for (int i = 0; i < set->count; i++) {
+		free(set->items[i].text);
+		free(set->items[i].fail);
+	}
+	set->count = 0;
+}
+
+void stop_scan_fini(struct stop_scan *scan)
+{
+	buf_fini(&scan->held);
+}
+
+/* One more byte; the index of the longest string that it completes, or -1. */
+static int feed(struct stop_scan *scan, const struct stop_set *set, char byte)
+{
+	int found = -1;
+	for (int i = 0; i < set->count; i++) {
+		const struct stop_string *s = &set->items[i];
+		unsigned state = scan->matched[i];
+		while (state && s->text[state] != byte) state = s->fail[state];
+		if (s->text[state] == byte) state++;
+		scan->matched[i] = (uint16_t)state;
+		if (state == s->size && (found < 0 || s->size > set->items[found].size)) found = i;
+	}
+	return found;
+}
+
+enum status stop_push(struct stop_scan *scan, const struct stop_set *set, const char *text, size_t n, bool include, struct buf *out,
+                      int *found, struct error *err)
+{
+	*found = -1;
+	if (!set->count) return buf_append(out, text, n, err);
+	size_t used = 0, keep = 0;
+	while (used < n && *found < 0) *found = feed(scan, set, text[used++]);
+	TRY(buf_append(&scan->held, text, used, err));
+	if (*found >= 0) {
+		keep = include ? 0 : set->items[*found].size;
+	} else {
+		for (int i = 0; i < set->count; i++)
+			if (scan->matched[i] > keep) keep = scan->matched[i];
+	}
+	size_t certain = scan->held.size - keep;
+	TRY(buf_append(out, scan->held.data, certain, err));
+	memmove(scan->held.data, scan->held.data + certain, keep + 1);
+	scan->held.size = *found >= 0 ? 0 : keep;
+	return STATUS_OK;
+}
+
+enum status stop_finish(struct stop_scan *scan, struct buf *out, struct error *err)
+{
+	enum status st = buf_append(out, scan->held.data, scan->held.size, err);
+	buf_clear(&scan->held);
+	return st;
+}

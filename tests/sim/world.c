@@ -1,0 +1,86 @@
+#include "sim/world.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+
+enum status world_create(struct world *out, const struct world_options *o, struct error *err)
+{
+	enum status st;
+	*out = (struct world){.options = *o};
+	for (int r = 0; r < o->ranks; r++) {
+		struct kv_options kv = {.blocks = o->blocks, .block_tokens = o->block_tokens, .max_seqs = o->max_seqs, .max_blocks = o->max_blocks,
+		                        .shuffle = r ? rng_u64(o->seed, 7, (uint64_t)r) | 1 : 0, .prefix_cache = o->prefix_cache};
+		TRY_GOTO(kv_create(&out->pools[r], &kv, err), fail);
+		size_t slots = ((size_t)o->blocks + 1) * (size_t)o->block_tokens;
+		out->memory[r] = mem_zalloc(slots, sizeof **out->memory, "simulated memory", err);
+		if (!out->memory[r]) {
+			st = STATUS_NO_MEMORY;
+			goto fail;
+		}
+	}
+	out->kv = (struct kv_group){out->pools, o->ranks};
+	return STATUS_OK;
+fail:
+	world_destroy(out);
+	return st;
+}
+
+void world_destroy(struct world *world)
+{
+	for (int r = 0; r < WORLD_RANKS; r++) {
+		kv_destroy(&world->pools[r]);
+		free(world->memory[r]);
+		world->memory[r] = NULL;
+	}
+}
+
+/* One sequence's rows on one rank. */
+static enum status compute(struct world *w, int rank, const struct step_plan *plan, int seq, struct error *err)
+{
+	const struct kv_pool *pool = w->pools[rank];
+	const struct sequence *q = plan->sequence[seq];
+	int slot = plan->slot[seq], begin = plan->position[plan->row_start[seq]], end = plan->kv_len[seq];
+	uint64_t *memory = w->memory[rank], value = 0, want = 0;
+	for (int p = 0; p < end; p++) {
+		int32_t at = kv_slot(pool, slot, p), block = at / w->options.block_tokens;
+		if (p >= begin) {
+			if (kv_refs(pool, block) != 1 || kv_cached(pool, block))
+				return FAIL(err, BAD_INPUT, "request %llu writes block %d of rank %d, which is shared", (unsigned long long)q->id, block, rank);
+			memory[at] = world_next_value(value, q->tokens[p]);
+		}
+		value = memory[at];
+		want = world_next_value(want, q->tokens[p]);
+		if (value != want)
+			return FAIL(err, BAD_INPUT, "request %llu reads another text's KV at position %d on rank %d", (unsigned long long)q->id, p, rank);
+	}
+	return STATUS_OK;
+}
+
+enum status world_run(struct world *w, const struct step_plan *plan, int fail_rank, int fail_after, struct error *err)
+{
+	for (int r = 0; r < w->options.ranks; r++) {
+		for (int s = 0; s < plan->seqs; s++) {
+			if (r == fail_rank && s >= fail_after) return FAIL(err, ABORTED, "rank %d fails as planned", r);
+			TRY(kv_reserve(w->pools[r], plan->slot[s], plan->row_start[s + 1] - plan->row_start[s], err));
+		}
+		if (r == fail_rank) return FAIL(err, ABORTED, "rank %d fails as planned", r);
+		for (int s = 0; s < plan->seqs; s++) TRY(compute(w, r, plan, s, err));
+	}
+	return STATUS_OK;
+}
+
+void world_settle(struct world *w, const struct step_plan *plan, bool commit)
+{
+	for (int s = 0; s < plan->seqs; s++) {
+		struct kv_text text;
+		if (commit) kv_group_commit(&w->kv, plan->slot[s], sequence_text(plan->sequence[s], &text));
+		else kv_group_rollback(&w->kv, plan->slot[s]);
+	}
+}
+
+uint64_t world_value(const struct world *w, const struct step_plan *plan, int seq)
+{
+	return w->memory[0][kv_slot(w->pools[0], plan->slot[seq], plan->kv_len[seq] - 1)];
+}
