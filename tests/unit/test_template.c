@@ -245,7 +245,7 @@ static void test_filters_and_tests(void **state)
 		{"{{ x is undefined }} {{ none is none }} {{ x is none }} {{ 'a' is string }} {{ {} is mapping }} {{ [] is sequence }} {{ x is iterable }}", "True True False True True True True"},
 		{"{{ 5 is number }} {{ true is boolean }} {{ true is integer }} {{ 1 is true }} {{ false is false }} {{ 4 is divisibleby 2 }} {{ 3 is not odd }}", "True True False False True True False"},
 		{"{{ 1 is in [1] }} {{ 1 is eq 1 }} {{ 'A' is upper }} {{ 'upper' is filter }} {{ 'zz' is test }} {{ 1 is sameas 1 }}", "True True True True False True"},
-		{"{{ 'a,b,,c'.split(',') }} {{ ' a  b '.split() }} {{ 'a-b-c'.rsplit('-', 1) }} {{ 'x'.split('y') }}", "['a', 'b', '', 'c'] ['a', 'b'] ['a-b', 'c'] ['x']"},
+		{"{{ 'a,b,,c'.split(',') }} {{ ' a  b '.split() }} {{ ' a b c '.split(none, 1) }} {{ ' a b c '.rsplit(none, 1) }} {{ 'a-b-c'.rsplit('-', 1) }} {{ 'x'.split('y') }}", "['a', 'b', '', 'c'] ['a', 'b'] ['a', 'b c '] [' a b', 'c'] ['a-b', 'c'] ['x']"},
 		{"{{ 'abc'.startswith('b', 1) }} {{ 'abc'.endswith(('x', 'c')) }} {{ 'abcb'.find('b') }} {{ 'abcb'.rfind('b') }} {{ 'abcb'.count('b') }}", "True True 1 3 2"},
 		{"{{ 'a\r\nb\x0B\xE2\x80\xA8\x63'.splitlines() }} {{ ','.join(['a', 'b']) }} {{ 'aXb'.partition('X') }}", "['a', 'b', '', 'c'] a,b ('a', 'X', 'b')"},
 		{"{{ {'a': 1}.get('b') }} {{ {'a': 1}.get('b', 2) }} {{ [1, 2, 1].count(1) }} {{ [1, 2].index(2) }}", "None 2 2 1"},
