@@ -63,7 +63,7 @@ static enum status need_tokenizer(const struct run *run, struct error *err)
 {
 	const struct settings *s = run->settings;
 	if (run->tokenizer || (s->tokens.items && s->json)) return STATUS_OK;
-	return FAIL(err, BAD_INPUT, "%s: has no tokenizer.json; give the prompt with --tokens and ask for --json", s->model);
+	return FAIL(err, BAD_INPUT, "%s: has no tokenizer; give the prompt with --tokens and ask for --json", s->model);
 }
 
 /* Flags win; else generation_config.json where it says do_sample; else greedy. */

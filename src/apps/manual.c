@@ -220,7 +220,7 @@ static enum status main_page(struct buf *out, struct error *err)
 	TRY(put_lines(out,
 	              "Runs a model on P ranks, each a thread with a device, its shard of the weights and its own KV cache. On CPU the results are the same "
 	              "bits for every world size, thread count, batch and instruction set.\n\n"
-	              "MODEL is a folder in Hugging Face form: config.json, safetensors files, tokenizer.json. An option is given at most once; "
+	              "MODEL is a folder in Hugging Face form: config.json, safetensors files, tokenizer.json; or one GGUF file. An option is given at most once; "
 	              "numbers are checked against their range; the default of each stands in the page of its command.",
 	              true, err));
 	TRY(buf_puts(out, ".SH COMMANDS\n", err));

@@ -4,7 +4,9 @@
  * and lstrip_blocks on, loop controls, the `generation` tag, tojson as json.dumps, raise_exception, strftime_now. What it renders
  * is equal byte for byte to what jinja2 renders; what it does not implement is UNSUPPORTED, naming the construct and its line:
  * include, import, extends, block, call, recursive loops, autoescape; a few filters and methods that no chat template uses;
- * integers beyond 64 bits.
+ * integers beyond 64 bits. Two differences are meant: a filter or test that does not exist fails when it is used, not when the
+ * template is parsed; and a variable of the caller stays visible in a block that stands before a `set` of the same name, where
+ * Jinja's compiler would have hidden it.
  *
  * The parts, in reading order: tpl_run (memory, budgets), tpl_value, tpl_text, tpl_ops, tpl_format, tpl_json (Python's values and
  * how they print), tpl_lex, tpl_ast, tpl_parse (the language), tpl_eval, tpl_loop, tpl_call, tpl_method, tpl_filter, tpl_test.
@@ -86,6 +88,8 @@ enum status template_render(const struct template *template, const struct templa
  * tokenizer_config.json. A folder without templates, or with one that cannot be parsed, loads all the same. */
 struct chat_template;
 enum status chat_template_load(struct chat_template **out, const char *folder, struct error *err) NODISCARD;
+/* The same from the content of a tokenizer_config.json, for models that are no folder. */
+enum status chat_template_create(struct chat_template **out, const struct json_t *config, struct error *err) NODISCARD;
 void chat_template_destroy(struct chat_template **chat);
 
 /* Why a conversation without (or with) tools cannot be rendered, for a warning when the model is loaded; NULL if it can. */

@@ -48,7 +48,8 @@ static size_t find_from(const struct tpl_string *s, size_t from, const struct tp
 {
 	if (what->size == 0) return from;
 	if (s->size - from < what->size) return SIZE_MAX;
-	const char *hit = memmem(s->data + from, s->size - from, what->data, what->size);
+	const char *hit = what->size == 1 ? memchr(s->data + from, what->data[0], s->size - from)
+	                                  : memmem(s->data + from, s->size - from, what->data, what->size);
 	return hit ? (size_t)(hit - s->data) : SIZE_MAX;
 }
 
