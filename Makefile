@@ -5,8 +5,13 @@
 
 BUILD := build
 CC ?= cc
+OBJCOPY ?= objcopy
 SAN ?=
 PREFIX ?= /usr/local
+LIBDIR ?= $(PREFIX)/lib
+MANDIR ?= $(PREFIX)/share/man
+UNITDIR ?= $(LIBDIR)/systemd/system
+COMPLETIONDIR ?= $(PREFIX)/share/bash-completion/completions
 ARCH := $(shell uname -m)
 
 OPT ?= -O3
@@ -33,7 +38,7 @@ CFLAGS_ALL += -fsanitize=thread
 LDFLAGS += -fsanitize=thread
 endif
 
-FOLDERS := base text model device device/cpu comm engine serve
+FOLDERS := base text model device device/cpu comm engine serve client
 SRC := $(foreach d,$(FOLDERS),$(wildcard src/$(d)/*.c))
 ISA_AVX2 := -mavx2 -mfma -mf16c
 ISA_AVX512 := -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx2 -mfma -mf16c -mprefer-vector-width=512
@@ -50,9 +55,10 @@ FUZZ := $(patsubst tests/fuzz/%.c,$(BUILD)/tests/fuzz/%,$(wildcard tests/fuzz/fu
 E2E := $(patsubst tests/e2e/lib/%.c,$(BUILD)/tests/e2e/%,$(wildcard tests/e2e/lib/*.c))
 CHECK := $(BUILD)/tests/check/check
 SIM := $(BUILD)/tests/sim/sim
-TESTS := $(UNIT) $(FUZZ) $(E2E) $(CHECK) $(SIM)
+SOAK := $(BUILD)/tests/soak/soak
+TESTS := $(UNIT) $(FUZZ) $(E2E) $(CHECK) $(SIM) $(SOAK)
 
-.PHONY: all demo test quick check e2e bench asan tsan fuzz model-check install clean help deps programs
+.PHONY: all demo test quick check e2e bench asan tsan fuzz soak model-check install uninstall clean help deps programs
 .SECONDARY:
 
 all: $(BUILD)/tandem ## build/tandem (the default)
@@ -98,6 +104,10 @@ $(CHECK): $(patsubst tests/%.c,$(BUILD)/tests/obj/%.o,$(wildcard tests/check/*.c
 	@mkdir -p $(@D)
 	$(CC) $(LDFLAGS) -o $@ $^ $(LIBS)
 
+$(SOAK): $(BUILD)/tests/obj/soak/soak.o $(LIB)
+	@mkdir -p $(@D)
+	$(CC) $(LDFLAGS) -o $@ $^ $(LIBS)
+
 $(SIM): $(patsubst tests/%.c,$(BUILD)/tests/obj/%.o,$(wildcard tests/sim/*.c)) $(LIB)
 	@mkdir -p $(@D)
 	$(CC) $(LDFLAGS) -o $@ $^ $(LIBS)
@@ -140,6 +150,11 @@ e2e: ## the program from outside: help, errors, hashes, signals, faults
 	@$(MAKE) --no-print-directory -s -j$(JOBS) programs
 	@bash tests/run.sh e2e
 
+soak: ## 10 000 requests on a server: clients that vanish, malformed bodies, ranks that fail (about two minutes)
+	@sh tools/deps.sh test
+	@$(MAKE) --no-print-directory -s -j$(JOBS) programs
+	@SOAK_REQUESTS=$${SOAK_REQUESTS:-10000} bash tests/e2e/soak.sh
+
 fuzz: ## every parser on mutated input, FUZZ_SECONDS each (5)
 	@sh tools/deps.sh test
 	@$(MAKE) --no-print-directory -s -j$(JOBS) programs
@@ -149,10 +164,40 @@ model-check: ## the Promela model of rendezvous and abort, by spin
 	@sh tools/deps.sh test
 	@bash tests/run.sh model-check
 
-install: $(BUILD)/tandem ## tandem, libtandem.a and tandem.h to $(PREFIX)
+# The library that is installed is one object in which only tandem_* can be seen: the names of our modules must not meet those of
+# the program that links it. It speaks token ids, so that text and server stay out, and with them the packages that they need.
+LIB_PKGS := jansson hwloc
+$(BUILD)/install/libtandem.a: $(filter-out $(BUILD)/obj/text/% $(BUILD)/obj/serve/% $(BUILD)/obj/client/%,$(OBJ))
+	@mkdir -p $(@D)
+	@rm -f $@
+	$(LD) -r -o $(@D)/tandem.o $^
+	$(OBJCOPY) --localize-hidden $(@D)/tandem.o
+	ar rcs $@ $(@D)/tandem.o
+
+$(BUILD)/install/pages: $(BUILD)/tandem
+	@mkdir -p $(@D)
+	$< --completion >$(@D)/tandem.bash
+	for page in $$($< --man); do $< --man $$page >$(@D)/$$page.1 || exit 1; done
+	$< --man >$@
+
+VERSION = $(shell sed -n 's/^\#define TANDEM_VERSION "\(.*\)"/\1/p' include/tandem.h)
+FILL = sed -e 's|@PREFIX@|$(PREFIX)|g; s|@LIBDIR@|$(LIBDIR)|g; s|@VERSION@|$(VERSION)|g; s|@REQUIRES@|$(LIB_PKGS)|g'
+
+install: $(BUILD)/tandem $(BUILD)/install/libtandem.a $(BUILD)/install/pages ## command, library, header, manual, completion, systemd unit to $(DESTDIR)$(PREFIX)
 	install -D -m 755 $(BUILD)/tandem $(DESTDIR)$(PREFIX)/bin/tandem
-	install -D -m 644 $(LIB) $(DESTDIR)$(PREFIX)/lib/libtandem.a
+	install -D -m 644 $(BUILD)/install/libtandem.a $(DESTDIR)$(LIBDIR)/libtandem.a
 	install -D -m 644 include/tandem.h $(DESTDIR)$(PREFIX)/include/tandem.h
+	install -d $(DESTDIR)$(LIBDIR)/pkgconfig $(DESTDIR)$(MANDIR)/man1 $(DESTDIR)$(UNITDIR)
+	$(FILL) contrib/tandem.pc.in >$(DESTDIR)$(LIBDIR)/pkgconfig/tandem.pc
+	$(FILL) contrib/tandem.service >$(DESTDIR)$(UNITDIR)/tandem.service
+	chmod 644 $(DESTDIR)$(LIBDIR)/pkgconfig/tandem.pc $(DESTDIR)$(UNITDIR)/tandem.service
+	install -m 644 $(BUILD)/install/*.1 $(DESTDIR)$(MANDIR)/man1
+	install -D -m 644 $(BUILD)/install/tandem.bash $(DESTDIR)$(COMPLETIONDIR)/tandem
+
+uninstall: ## removes what install put there, and nothing else
+	rm -f $(DESTDIR)$(PREFIX)/bin/tandem $(DESTDIR)$(LIBDIR)/libtandem.a $(DESTDIR)$(PREFIX)/include/tandem.h
+	rm -f $(DESTDIR)$(LIBDIR)/pkgconfig/tandem.pc $(DESTDIR)$(UNITDIR)/tandem.service $(DESTDIR)$(COMPLETIONDIR)/tandem
+	rm -f $(DESTDIR)$(MANDIR)/man1/tandem.1 $(DESTDIR)$(MANDIR)/man1/tandem-*.1
 
 clean: ## remove build/
 	rm -rf build

@@ -22,6 +22,10 @@
 #define TANDEM_API
 #endif
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 struct tandem;
 
 struct tandem_error {
@@ -177,5 +181,9 @@ TANDEM_API int tandem_logits(struct tandem *engine, const int32_t *tokens, int c
 
 /* Async-signal-safe: the current and later steps end soon with CANCELLED until cleared (tandem_interrupt(engine, false)). */
 TANDEM_API void tandem_interrupt(struct tandem *engine, bool on);
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

@@ -13,7 +13,7 @@ trap 'rm -rf "$work"' EXIT
 passed=0 failed=0
 
 # folder: the folders it may include. Above = base text model device comm engine prescreen serve apps, in this order, less what a folder
-# must not know: text no models or devices, device no model or text, comm no model or text, engine no text, serve no tensors.
+# must not know: client nothing but base, text no models or devices, device no model or text, comm no model or text, engine no text, serve no tensors.
 allowed='
 base: base
 text: base text
@@ -23,7 +23,8 @@ comm: base device comm
 engine: base model device comm engine tandem.h
 prescreen: base text model device comm engine prescreen tandem.h
 serve: base text model engine prescreen serve tandem.h
-apps: base text model device comm engine prescreen serve apps tandem.h'
+client: base client
+apps: base text model device comm engine prescreen serve client apps tandem.h'
 
 # Offences of rule 1 in the tree $1, one a line.
 includes() {

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Mutation test: breaks one rule of the sharding or of the model at a time in a copy of one source file, links the golden test against
-# it, and expects that test to fail; then the same for rules of the scheduler and the KV pools, with the simulator. A mutant that passes means that the suite would not notice the fault. The unbroken build must pass.
+# it, and expects that test to fail; then the same for rules of GGUF files, and of the scheduler and the KV pools with the simulator. A mutant that passes means that the suite would not notice the fault. The unbroken build must pass.
 # The mutants are ordinary faults of tensor-parallel engines (guide, "common errors"), written as replacements of one line.
 set -u
 cd "$(dirname "$0")/.." || exit 2
@@ -53,7 +53,7 @@ mutant bias_per_rank $loader "$bring" "$bring
 			if ((w->role == WEIGHT_O_BIAS || w->role == WEIGHT_DOWN_BIAS) && (spec.owner == rank->index) == !ranks)
 				for (int i = 0; i < spec.local_rows; i++) here.vector[i] *= (float)rank->world_size;"
 mutant row_bias_forgotten src/comm/host.c '	sum->bias = args->bias;' '	sum->bias = NULL;'
-mutant column_bias_forgotten src/engine/forward.c '.bias = w->qkv_bias, ' ''
+mutant column_bias_forgotten src/engine/forward.c '&w->qkv, w->qkv_bias, qkv' '&w->qkv, NULL, qkv'
 mutant fused_tensor_cut_as_one_block $loader "$bring" "
 			if (w->role == WEIGHT_GATE || w->role == WEIGHT_UP) {
 				int64_t row = (2 * rank->index + (w->role == WEIGHT_UP)) * spec.local_rows;
@@ -101,6 +101,13 @@ mutant window_on_every_layer src/engine/forward.c 'c->layer_kind[layer] == LAYER
 mutant norms_swapped src/engine/forward.c '.weight = w->post_norm' '.weight = w->input_norm'
 mutant shared_physical_blocks src/engine/rank.c 'kv_slot(rank->pool, plan->slot[plan->seq_of_row[i]], plan->position[i])' 'rank->options.kv.block_tokens + plan->position[i]'
 mutant head_slice_in_the_wrong_place src/engine/loader.c '	w->head_begin = begin;' '	w->head_begin = begin; if (rank->world_size > 1 && rank->index == 1) w->head_begin = 0;'
+
+tests="tests/unit/test_gguf.c tests/unit/files.c"
+mutant rows_of_q_and_k_as_stored src/model/gguf_source.c '	return head * size + 2 * pair + half;' '	return row;'
+mutant heads_of_k_as_of_q src/model/gguf_source.c 'order == GGUF_KV_HEADS ? g->kv_heads : 0;' 'order == GGUF_KV_HEADS ? g->heads : 0;'
+mutant tree_depends_on_the_types src/model/shard.c 'if (fits(config, p, TREE_DIVISIBLES))' 'if (fits(config, p, DIVISIBLES))'
+mutant blocks_cut_by_a_degree src/model/shard.c 'return block > 1 ? inputs / block : 0;' 'return 0;'
+mutant equal_scores_in_order src/text/bpe_describe.c 'if (i > 0 && list[i].score < list[i - 1].score) rank++;' 'rank++;'
 
 tests=$(echo tests/sim/*.c) arguments="--workloads 200"
 kv=src/engine/kv.c scheduler=src/engine/scheduler.c

@@ -386,9 +386,9 @@ def cmd_data(args):
     def say(*words):
         print(f"[{time.time() - began:6.1f} s]", *words, flush=True)
 
-    chunk = 500
+    chunk = min(500, args.stories)
     with multiprocessing.Pool() as pool:
-        chunks = pool.map(grammar_stories, [(SEED + i, chunk) for i in range(max(1, args.stories // chunk))])
+        chunks = pool.map(grammar_stories, [(SEED + i, chunk) for i in range(args.stories // chunk)])
     stories = [s for c in chunks for s in c]
     say(len(stories), "grammar stories")
 

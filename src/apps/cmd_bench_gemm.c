@@ -64,10 +64,12 @@ static void free_linear(struct bench *b, struct linear *l)
 /* All rows get the same invented values: what they are does not matter. */
 static enum status fill_weight(struct bench *b, const struct linear_weight *w, struct error *err)
 {
-	size_t size = dtype_bytes(w->dtype);
-	uint8_t *row = mem_zalloc((size_t)w->k, size, "a row of weights", err);
+	if (w->k % dtype_block(w->dtype))
+		return FAIL(err, UNSUPPORTED, "bench gemm: %d inputs are no whole blocks of %d (%s); use another --tp", w->k, dtype_block(w->dtype), dtype_name(w->dtype));
+	uint8_t *row = mem_zalloc(dtype_size(w->dtype, (size_t)w->k), 1, "a row of weights", err);
 	if (!row) return STATUS_NO_MEMORY;
-	for (int i = 0; i < w->k; i++) {
+	if (!dtype_is_plain(w->dtype)) memset(row, 0x2c, dtype_size(w->dtype, (size_t)w->k)); /* all scales are 0.065 */
+	for (int i = 0; dtype_is_plain(w->dtype) && i < w->k; i++) {
 		float value = (float)(rng_unit(1, 0, (uint64_t)i) - 0.5);
 		uint32_t bits = f32_to_bits(value);
 		uint16_t half = w->dtype == DTYPE_BF16 ? bf16_from_f32(value) : (uint16_t)(0x3000 | (bits & 0x3ff)); /* F16: some normal number */
@@ -142,7 +144,7 @@ static enum status measure_family(struct bench *b, const struct plan_family *f, 
 		struct result r = {.kind = f->kind, .world_size = world_size, .threads = b->fleet.ops->threads(b->device),
 		                   .rows = b->settings->rows.items[i], .n = (int)f->local_n, .k = (int)f->local_k};
 		snprintf(r.family, sizeof r.family, "%s", f->family);
-		r.weight_bytes = (double)r.n * r.k * (double)dtype_bytes(b->config.dtype);
+		r.weight_bytes = (double)dtype_size(b->config.dtype, (size_t)r.n * (size_t)r.k);
 		TRY_GOTO(time_linear(b, &linear, r.rows, &r.us, err), end);
 		set_speedup(b, &r);
 		TRY_GOTO(mem_grow((void **)&b->results, (size_t)b->count + 1, sizeof r, "results", err), end);

@@ -103,7 +103,7 @@ static enum status count_work(struct bench *b, struct error *err)
 		bool head = w->role == WEIGHT_LM_HEAD || (w->role == WEIGHT_EMBED && !manifest_find(&manifest, WEIGHT_LM_HEAD, -1));
 		if (w->dims != 2 || (w->role == WEIGHT_EMBED && !head)) continue;
 		double elements = (double)w->rows * (double)w->cols;
-		b->linear_bytes += elements * (double)dtype_bytes(config.dtype);
+		b->linear_bytes += (double)weight_stored_bytes(&config, w);
 		b->prefill_flops += 2 * elements * (head ? 1 : b->settings->prefill);
 	}
 	manifest_fini(&manifest);

@@ -9,9 +9,11 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "apps/gguf_text.h"
 #include "apps/session.h"
 #include "base/mem.h"
 #include "model/config.h"
+#include "model/gguf.h"
 #include "serve/server.h"
 #include "text/template.h"
 
@@ -65,10 +67,11 @@ static enum status read_names(struct serve *s, struct error *err)
 static enum status open_template(struct serve *s, struct error *err)
 {
 	if (!s->tokenizer) {
-		console_log(&s->session.console, LOG_WARN, "no tokenizer.json: prompts must be token ids, and answers have no text");
+		console_log(&s->session.console, LOG_WARN, "no tokenizer: prompts must be token ids, and answers have no text");
 		return STATUS_OK;
 	}
-	TRY(chat_template_load(&s->chat_template, s->folder.data, err));
+	const char *model = s->settings->model;
+	TRY(gguf_is_file(model) ? gguf_chat_template(&s->chat_template, model, err) : chat_template_load(&s->chat_template, s->folder.data, err));
 	const struct error *problem = chat_template_problem(s->chat_template, false);
 	if (problem) console_log(&s->session.console, LOG_WARN, problem->text);
 	s->facts.chat_template = s->chat_template;

@@ -9,8 +9,10 @@
 #include <string.h>
 
 #include "apps/console.h"
+#include "apps/gguf_text.h"
 #include "apps/session.h"
 #include "apps/settings.h"
+#include "model/gguf.h"
 #include "text/tokenizer.h"
 
 struct job {
@@ -143,8 +145,14 @@ enum status cmd_tokenize(const struct settings *settings, struct error *err)
 	enum status st;
 	console_init(&console, settings->verbose);
 	struct log log = console_sink(&console);
-	TRY_GOTO(model_folder(settings->model, &folder, err), end);
-	TRY_GOTO(tokenizer_open(&job.tokenizer, folder.data, &log, err), end);
+	if (gguf_is_file(settings->model)) {
+		TRY_GOTO(gguf_tokenizer(&job.tokenizer, settings->model, &log, err), end);
+		if (!job.tokenizer) st = FAIL(err, BAD_INPUT, "%s: has no tokenizer; name the folder of one", settings->model);
+		if (st != STATUS_OK) goto end;
+	} else {
+		TRY_GOTO(model_folder(settings->model, &folder, err), end);
+		TRY_GOTO(tokenizer_open(&job.tokenizer, folder.data, &log, err), end);
+	}
 	st = settings->jsonl ? convert_lines(&job, err) : convert_stdin(&job, err);
 end:
 	buf_fini(&folder);

@@ -91,7 +91,7 @@ static enum status file_prompts(struct verify *v, const struct tokenizer *tokeni
 		TRY_GOTO(read_ids(line, &sample->prompt, &ids, err), end);
 		if (ids) continue;
 		if (!tokenizer) {
-			st = FAIL(err, BAD_INPUT, "--prompts: has text, but the model has no tokenizer.json; write token ids as 1,2,3");
+			st = FAIL(err, BAD_INPUT, "--prompts: has text, but the model has no tokenizer; write token ids as 1,2,3");
 			goto end;
 		}
 		TRY_GOTO(tokenizer_encode(tokenizer, line, strlen(line), true, &sample->prompt, err), end);

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "apps/console.h"
+#include "apps/manual.h"
 #include "apps/settings.h"
 #include "tandem.h"
 
@@ -73,7 +74,7 @@ static enum status help_all(const char *family, struct error *err)
 	TRY_GOTO(command_list(family, &out, err), end);
 	TRY_GOTO(buf_puts(&out, "\nOptions; tandem COMMAND --help lists those of one command. [default unit]\n", err), end);
 	TRY_GOTO(options_help(&settings_table, bits_of(family), &out, err), end);
-	TRY_GOTO(buf_puts(&out, "\nExit codes: 0 ok, 2 usage, 3 bad input, 4 no room, 5 group aborted, 6 device fault, 130 interrupted\n", err), end);
+	TRY_GOTO(buf_puts(&out, "\nExit codes: " EXIT_CODES_TEXT "\n", err), end);
 	st = output_write(out.data, out.size, err);
 end:
 	buf_fini(&out);
@@ -116,6 +117,22 @@ static enum status print_version(struct error *err)
 	return output_write(text, sizeof text - 1, err);
 }
 
+/* `tandem --man`, `tandem --man PAGE`, `tandem --completion`. */
+static enum status print_manual(int argc, char **argv, struct error *err)
+{
+	struct buf out = {0};
+	bool man = !strcmp(argv[0], "--man");
+	enum status st;
+	if (argc > (man ? 2 : 1)) return FAIL(err, USAGE, "'%.80s': one argument too many; see man tandem", argv[argc - 1]);
+	if (!man) TRY_GOTO(completion_bash(&out, err), end);
+	else if (argc == 1) TRY_GOTO(manual_list(&out, err), end);
+	else TRY_GOTO(manual_page(argv[1], &out, err), end);
+	st = output_write(out.data, out.size, err);
+end:
+	buf_fini(&out);
+	return st;
+}
+
 /* Requests that need no command. *done: answered. */
 static enum status before_command(int argc, char **argv, bool *done, struct error *err)
 {
@@ -123,6 +140,7 @@ static enum status before_command(int argc, char **argv, bool *done, struct erro
 	if (argc == 0) return FAIL(err, USAGE, "command: missing; see tandem --help");
 	if (is_help(argv[0])) return help_all(NULL, err);
 	if (!strcmp(argv[0], "--version")) return print_version(err);
+	if (!strcmp(argv[0], "--man") || !strcmp(argv[0], "--completion")) return print_manual(argc, argv, err);
 	if (argc > 1 && is_help(argv[1]) && bits_of(argv[0])) return help_all(argv[0], err);
 	*done = false;
 	return STATUS_OK;

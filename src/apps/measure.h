@@ -1,12 +1,11 @@
-/* measure.h: what the benchmarks share: order statistics, and the devices of a group without an engine. */
+/* measure.h: what the benchmarks share: rates, and the devices of a group without an engine. */
 #ifndef TANDEM_APPS_MEASURE_H
 #define TANDEM_APPS_MEASURE_H
 
 #include "apps/settings.h"
+#include "base/stats.h"
 #include "device/device.h"
 
-/* Sorts `values` and returns the value below which `share` of them lie (0.5: the median, the mean of two where n is even). n >= 1. */
-double percentile(double *values, int n, double share);
 /* amount in ms milliseconds, as amount per second; 0 for no time. */
 double per_second(double amount, double ms);
 

@@ -66,6 +66,7 @@ static bool only(const char *text, const char *allowed)
 static const char *parse_real(const char *value, double min, double max, double *out)
 {
 	char *end;
+	if (isinf(max) && !strcmp(value, "inf")) return *out = INFINITY, NULL;
 	if (*value == '+' || !only(value, "0123456789.eE+-")) return "not a number"; /* also keeps out hexadecimal, inf and nan */
 	double number = strtod(value, &end);
 	if (end == value || *end) return "not a number";

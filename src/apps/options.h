@@ -53,7 +53,7 @@ struct option {
 	const char *unit;     /* shown after the default; NULL: none */
 	const char *absent;   /* what help shows in place of the default when `initial` is NULL */
 	const char *help;     /* NULL: the option is known, so that its refusal can say why, but not shown */
-	double min, max;      /* INT, U64, REAL, and each item of INTS */
+	double min, max;      /* INT, U64, REAL (max INFINITY: takes "inf" too), and each item of INTS */
 	size_t offset;        /* of the field in the settings struct */
 	unsigned commands;    /* bit mask of the commands that take it */
 };
@@ -65,7 +65,7 @@ struct operands {
 	int count;
 };
 
-#define OPTIONS_MAX 96 /* rows of a table */
+#define OPTIONS_MAX 128 /* rows of a table */
 struct option_table {
 	const struct option *rows;
 	int count;

@@ -3,7 +3,9 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "apps/gguf_text.h"
 #include "model/config.h"
+#include "model/gguf.h"
 
 enum status session_error(int code, const struct tandem_error *from, struct error *err)
 {
@@ -79,12 +81,17 @@ enum status model_tokenizer(struct tokenizer **out, const char *model, struct co
 	struct model_config config;
 	enum status st;
 	TRY_GOTO(model_config_load(&config, model, NULL, err), end); /* its warnings come from the engine, once */
-	TRY_GOTO(model_folder(model, &path, err), end);
-	TRY_GOTO(buf_puts(&path, "/tokenizer.json", err), end);
-	if (access(path.data, F_OK) != 0) goto end;
-	TRY_GOTO(tokenizer_open(out, path.data, &log, err), end);
-	if (tokenizer_vocab_size(*out) > config.vocab_size)
-		st = FAIL(err, BAD_INPUT, "%s: its largest token id is %d, but config.json has vocab_size %d; use the tokenizer of this model", path.data,
+	if (gguf_is_file(model)) {
+		TRY_GOTO(buf_puts(&path, model, err), end);
+		TRY_GOTO(gguf_tokenizer(out, model, &log, err), end);
+	} else {
+		TRY_GOTO(model_folder(model, &path, err), end);
+		TRY_GOTO(buf_puts(&path, "/tokenizer.json", err), end);
+		if (access(path.data, F_OK) != 0) goto end;
+		TRY_GOTO(tokenizer_open(out, path.data, &log, err), end);
+	}
+	if (*out && tokenizer_vocab_size(*out) > config.vocab_size)
+		st = FAIL(err, BAD_INPUT, "%s: its largest token id is %d, but the model has a vocabulary of %d; use the tokenizer of this model", path.data,
 		          tokenizer_vocab_size(*out) - 1, config.vocab_size);
 end:
 	if (st != STATUS_OK) tokenizer_destroy(out);

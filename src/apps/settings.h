@@ -14,6 +14,7 @@ struct settings {
 
 	/* prompt */
 	const char *prompt, *prompt_file; /* prompt "-": stdin */
+	bool chat;
 	struct int_list tokens;
 	const char *prompts; /* verify: a file, one prompt a line */
 
@@ -52,6 +53,12 @@ struct settings {
 	/* bench */
 	int batch, bench_context, steps, prefill, repeat;
 	struct int_list rows, hidden;
+
+	/* bench serve */
+	int requests, concurrency, vocab;
+	double rate; /* INFINITY: all at once */
+	const char *input_len, *output_len, *lengths, *endpoint, *goodput, *server;
+	bool token_ids;
 };
 
 /* X(enumerator, function and file, name, operand or NULL, one line for help) */
@@ -63,6 +70,7 @@ struct settings {
 	X(SERVE, cmd_serve, "serve", "MODEL", "answer requests over HTTP: an OpenAI-compatible server")         \
 	X(VERIFY, cmd_verify, "verify", "MODEL", "compare a world size with one rank on the same prompts")    \
 	X(BENCH_STEP, cmd_bench_step, "bench step", "MODEL", "time of one decode step and of a prefill")      \
+	X(BENCH_SERVE, cmd_bench_serve, "bench serve", "URL|MODEL", "latency and throughput of a server under load") \
 	X(BENCH_GEMM, cmd_bench_gemm, "bench gemm", "MODEL", "a model's linears: whole, and one rank's part")   \
 	X(BENCH_COLLECTIVE, cmd_bench_collective, "bench collective", NULL, "all-reduce over the ranks of this machine") \
 	X(BENCH_PEAK, cmd_bench_peak, "bench peak", NULL, "what this machine can do: bandwidth, arithmetic")

@@ -1,21 +1,78 @@
-/* dtype.h: element types of checkpoints and tensors, and the exact scalar conversions that define them. */
+/* dtype.h: element types of checkpoints and tensors, and the exact scalar conversions that define them.
+ *
+ * Plain types have one number an element. Block types are weights only: `elements` consecutive inputs of one output share `bytes` bytes,
+ * and nothing smaller than a block can be cut out, so sizes go through dtype_size. Names and layouts are those of the GGUF format.
+ */
 #ifndef TANDEM_BASE_DTYPE_H
 #define TANDEM_BASE_DTYPE_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
 
-enum dtype { DTYPE_F32, DTYPE_F16, DTYPE_BF16, DTYPE_COUNT };
+/* X(name, elements of a block, bytes of a block); plain types first. */
+#define DTYPE_LIST(X)  \
+	X(F32, 1, 4)       \
+	X(F16, 1, 2)       \
+	X(BF16, 1, 2)      \
+	X(Q8_0, 32, 34)    \
+	X(Q4_0, 32, 18)    \
+	X(Q4_1, 32, 20)    \
+	X(Q5_0, 32, 22)    \
+	X(Q5_1, 32, 24)    \
+	X(Q4_K, 256, 144)  \
+	X(Q5_K, 256, 176)  \
+	X(Q6_K, 256, 210)
 
+enum dtype {
+#define X(name, elements, bytes) DTYPE_##name,
+	DTYPE_LIST(X)
+#undef X
+	DTYPE_COUNT
+};
+#define DTYPE_PLAIN_COUNT 3
+
+static inline bool dtype_is_plain(enum dtype t)
+{
+	return (unsigned)t < DTYPE_PLAIN_COUNT;
+}
+
+/* Of an element of a plain type. */
 static inline size_t dtype_bytes(enum dtype t)
 {
 	return t == DTYPE_F32 ? 4 : 2;
 }
 
+/* Elements that only go together: 1 for a plain type. */
+static inline int dtype_block(enum dtype t)
+{
+	static const int elements[] = {
+#define X(name, elements, bytes) elements,
+		DTYPE_LIST(X)
+#undef X
+	};
+	return (unsigned)t < DTYPE_COUNT ? elements[t] : 1;
+}
+
+/* Bytes of n elements, n a multiple of the block. Does not check for overflow: n is bounded where it is read. */
+static inline size_t dtype_size(enum dtype t, size_t n)
+{
+	static const size_t bytes[] = {
+#define X(name, elements, bytes) bytes,
+		DTYPE_LIST(X)
+#undef X
+	};
+	return (unsigned)t < DTYPE_COUNT ? n / (size_t)dtype_block(t) * bytes[t] : 0;
+}
+
 static inline const char *dtype_name(enum dtype t)
 {
-	static const char *const names[] = {"F32", "F16", "BF16"};
+	static const char *const names[] = {
+#define X(name, elements, bytes) #name,
+		DTYPE_LIST(X)
+#undef X
+	};
 	return (unsigned)t < DTYPE_COUNT ? names[t] : "?";
 }
 

@@ -9,13 +9,24 @@
 		TRY(OP(rank->stream, op, &((struct op##_args)__VA_ARGS__), err));     \
 	} while (0)
 
+/* y = x W^T (+ bias): the column-parallel half of a sub-layer. */
+static enum status column_parallel(struct rank *rank, struct tensor x, const struct fused_weight *weight, const float *bias, struct tensor y,
+                                   struct error *err)
+{
+	for (int i = 0; i < weight->parts; i++) {
+		int begin = weight->begin[i];
+		RUN(linear, {.x = x, .weight = &weight->part[i], .bias = bias ? bias + begin : NULL, .y = tensor_columns(&y, begin, weight->part[i].n)});
+	}
+	return STATUS_OK;
+}
+
 /* y += sum over ranks of x W^T (+ bias): the row-parallel half of a sub-layer and its all-reduce. */
-static enum status row_parallel(struct rank *rank, struct tensor x, const struct linear_weight *weight, const float *bias, struct tensor y,
+static enum status row_parallel(struct rank *rank, struct tensor x, const struct fused_weight *weight, const float *bias, struct tensor y,
                                 struct error *err)
 {
 	struct tensor partial;
 	TRY(COMM(rank->comm, partial, y.rows, &partial, err));
-	RUN(linear, {.x = x, .weight = weight, .split = &rank->comm->split, .y = partial});
+	RUN(linear, {.x = x, .weight = &weight->part[0], .split = &rank->comm->split, .y = partial});
 	TRY(COMM(rank->comm, all_reduce, rank->stream, &((struct all_reduce_args){.partial = partial, .x = y, .add_residual = true, .bias = bias}),
 	         err));
 	return rank_moves(rank, err);
@@ -34,7 +45,7 @@ static enum status attention_block(struct rank *rank, int layer, struct tensor x
 	struct tensor attn = tensor_view(rank->buffers.attn, DTYPE_F32, TENSOR_SHARDED, rows, shape.q_cols);
 
 	RUN(rms_norm, {.x = x, .weight = w->input_norm, .eps = c->rms_eps, .out = h});
-	RUN(linear, {.x = h, .weight = &w->qkv, .bias = w->qkv_bias, .y = qkv});
+	TRY(column_parallel(rank, h, &w->qkv, w->qkv_bias, qkv, err));
 	if (c->qk_norm) {
 		RUN(head_norm, {.x = q, .heads = shape.q_heads, .head_dim = c->head_dim, .weight = w->q_norm, .eps = c->rms_eps});
 		RUN(head_norm, {.x = k, .heads = shape.kv_heads, .head_dim = c->head_dim, .weight = w->k_norm, .eps = c->rms_eps});
@@ -57,7 +68,7 @@ static enum status mlp_block(struct rank *rank, int layer, struct tensor x, stru
 	struct tensor act = tensor_view(rank->buffers.act, DTYPE_F32, TENSOR_SHARDED, x.rows, inner);
 
 	RUN(rms_norm, {.x = x, .weight = w->post_norm, .eps = c->rms_eps, .out = h});
-	RUN(linear, {.x = h, .weight = &w->gate_up, .bias = w->gate_up_bias, .y = gate_up});
+	TRY(column_parallel(rank, h, &w->gate_up, w->gate_up_bias, gate_up, err));
 	RUN(swiglu, {.x = gate_up, .out = act});
 	return row_parallel(rank, act, &w->down, w->down_bias, x, err);
 }

@@ -14,12 +14,12 @@ struct place {
 	float *vector;
 };
 
-/* The linears and vectors of a layer and the parameters that they are made of, in row order. One table: read, share and check walk it. */
+/* The linears and vectors of a layer and the parameters that they are made of, in row order. One table: allocation, read and share walk it. */
 struct part {
 	enum weight_role role;
-	size_t linear; /* offset in struct layer_weights */
+	size_t field; /* offset in struct layer_weights: a fused_weight, or a pointer to a vector */
 };
-#define LINEAR(role, field) {WEIGHT_##role, offsetof(struct layer_weights, field)}
+#define LINEAR(role, member) {WEIGHT_##role, offsetof(struct layer_weights, member)}
 static const struct part linear_parts[] = {
 	LINEAR(Q, qkv), LINEAR(K, qkv), LINEAR(V, qkv), LINEAR(O, o), LINEAR(GATE, gate_up), LINEAR(UP, gate_up), LINEAR(DOWN, down),
 };
@@ -46,7 +46,7 @@ uint64_t loader_bytes(const struct model *model)
 	uint64_t total = 0;
 	for (int i = 0; i < model->manifest.count; i++) {
 		const struct weight *w = &model->manifest.weights[i];
-		total += (uint64_t)w->rows * (uint64_t)w->cols * dtype_bytes(model->config.dtype);
+		total += weight_stored_bytes(&model->config, w);
 	}
 	return total;
 }
@@ -64,7 +64,7 @@ static enum status read_region(struct rank *rank, const struct weight *w, const 
 	TRY(find(rank, w, &tensor, err));
 	const struct device_ops *vt = rank->device->vt;
 	struct source_scratch scratch = {0};
-	size_t row_bytes = (size_t)cols * dtype_bytes(tensor.dtype);
+	size_t row_bytes = dtype_size(tensor.dtype, (size_t)cols);
 	int64_t window = (int64_t)(WINDOW_BYTES / (row_bytes ? row_bytes : 1));
 	if (window > vt->linear_granule) window -= window % vt->linear_granule; /* whole panels at a time */
 	if (window < 1) window = 1;
@@ -120,23 +120,44 @@ static enum status alloc_linear(struct rank *rank, const struct weight *w, int n
 	return rank_alloc(rank, rank->device->vt->linear_bytes(tensor.dtype, n, k), tag, w->name, &out->data, err);
 }
 
-/* Adds up local rows of the parts of each linear and vector of the layer, allocating it at its first part. */
+/* Adds the local rows of `w` to a fused weight: to its last part if that is of the same type, else as a new one. */
+static enum status add_part(const struct rank *rank, const struct weight *w, struct fused_weight *out, struct error *err)
+{
+	struct source_tensor tensor;
+	struct shard_spec spec;
+	TRY(find(rank, w, &tensor, err));
+	TRY(shard_of(&spec, w, rank->world_size, rank->index, err));
+	struct linear_weight *last = out->parts ? &out->part[out->parts - 1] : NULL;
+	if (!last || last->dtype != tensor.dtype) {
+		out->begin[out->parts] = last ? out->begin[out->parts - 1] + last->n : 0;
+		last = &out->part[out->parts++];
+		*last = (struct linear_weight){.dtype = tensor.dtype, .k = (int)spec.local_cols};
+	}
+	last->n += (int)spec.local_rows;
+	return STATUS_OK;
+}
+
+static enum status alloc_linears(struct rank *rank, int layer, struct error *err)
+{
+	char *base = (char *)&rank->weights.layers[layer];
+	for (size_t i = 0; i < PARTS(linear_parts); i++) {
+		struct fused_weight *fused = (struct fused_weight *)(base + linear_parts[i].field);
+		TRY(add_part(rank, manifest_find(&rank->model->manifest, linear_parts[i].role, layer), fused, err));
+		bool complete = i + 1 == PARTS(linear_parts) || linear_parts[i + 1].field != linear_parts[i].field;
+		for (int p = 0; complete && p < fused->parts; p++) {
+			struct linear_weight *w = &fused->part[p];
+			TRY(rank_alloc(rank, rank->device->vt->linear_bytes(w->dtype, w->n, w->k), MEM_SHARDED, manifest_find(&rank->model->manifest, linear_parts[i].role, layer)->name, &w->data, err));
+		}
+	}
+	return STATUS_OK;
+}
+
 static enum status alloc_layer(struct rank *rank, int layer, struct error *err)
 {
 	struct layer_weights *lw = &rank->weights.layers[layer];
 	struct rank_shape shape = rank_shape(&rank->model->config, rank->world_size);
 	const struct model_config *c = &rank->model->config;
 	const struct manifest *m = &rank->model->manifest;
-	const struct {
-		enum weight_role role;
-		struct linear_weight *out;
-		int n, k;
-	} linears[] = {
-		{WEIGHT_Q, &lw->qkv, shape.qkv_cols, c->hidden_size},
-		{WEIGHT_O, &lw->o, c->hidden_size, shape.q_cols},
-		{WEIGHT_GATE, &lw->gate_up, 2 * shape.inner, c->hidden_size},
-		{WEIGHT_DOWN, &lw->down, c->hidden_size, shape.inner},
-	};
 	const struct {
 		enum weight_role role;
 		float **out;
@@ -148,8 +169,7 @@ static enum status alloc_layer(struct rank *rank, int layer, struct error *err)
 		{WEIGHT_Q_BIAS, &lw->qkv_bias, shape.qkv_cols, MEM_SHARDED},          {WEIGHT_GATE_BIAS, &lw->gate_up_bias, 2 * shape.inner, MEM_SHARDED},
 		{WEIGHT_O_BIAS, &lw->o_bias, c->hidden_size, MEM_REPLICATED},         {WEIGHT_DOWN_BIAS, &lw->down_bias, c->hidden_size, MEM_REPLICATED},
 	};
-	for (size_t i = 0; i < PARTS(linears); i++)
-		TRY(alloc_linear(rank, manifest_find(m, linears[i].role, layer), linears[i].n, linears[i].k, MEM_SHARDED, linears[i].out, err));
+	TRY(alloc_linears(rank, layer, err));
 	for (size_t i = 0; i < PARTS(vectors); i++) {
 		const struct weight *w = manifest_find(m, vectors[i].role, layer);
 		if (w) TRY(rank_alloc(rank, (size_t)vectors[i].n * sizeof(float), vectors[i].tag, w->name, (void **)vectors[i].out, err));
@@ -184,14 +204,12 @@ static enum status alloc_outer(struct rank *rank, struct error *err)
 	return alloc_linear(rank, manifest_find(m, WEIGHT_LM_HEAD, -1), end - begin, c->hidden_size, MEM_SHARDED, &w->head, err);
 }
 
-/* Mixed dtypes inside one fused linear would be read with the wrong width. */
-static enum status same_dtype(const struct rank *rank, const struct weight *w, const struct linear_weight *linear, struct error *err)
+/* Rows from `row` on of a fused weight. */
+static struct place place_in(struct fused_weight *fused, int row)
 {
-	struct source_tensor tensor;
-	TRY(find(rank, w, &tensor, err));
-	if (tensor.dtype == linear->dtype) return STATUS_OK;
-	return FAIL(err, UNSUPPORTED, "%s: dtype %s beside %s in one fused linear; store both in one dtype", w->name, dtype_name(tensor.dtype),
-	            dtype_name(linear->dtype));
+	int p = fused->parts - 1;
+	while (p > 0 && fused->begin[p] > row) p--;
+	return (struct place){.linear = &fused->part[p], .n0 = row - fused->begin[p]};
 }
 
 /* One walk over all parameters of the rank for both phases. owners NULL: read; else copy from them. */
@@ -203,21 +221,20 @@ static enum status bring_layer(struct rank *rank, struct rank *const *ranks, int
 		size_t count = pass ? PARTS(vector_parts) : PARTS(linear_parts);
 		int n0 = 0;
 		for (size_t i = 0; i < count; i++) {
-			if (i == 0 || parts[i].linear != parts[i - 1].linear) n0 = 0;
+			if (i == 0 || parts[i].field != parts[i - 1].field) n0 = 0;
 			const struct weight *w = manifest_find(&rank->model->manifest, parts[i].role, layer);
 			if (!w) continue;
 			TRY(visit(rank, seq, err));
 			struct shard_spec spec;
 			TRY(shard_of(&spec, w, rank->world_size, rank->index, err));
 			char *owner_base = ranks ? (char *)&ranks[spec.owner]->weights.layers[layer] : NULL;
-			struct place here = {.n0 = n0}, there = {.n0 = n0};
+			struct place here = {0}, there = {0};
 			if (pass == 0) {
-				here.linear = (struct linear_weight *)(base + parts[i].linear);
-				if (owner_base) there.linear = (struct linear_weight *)(owner_base + parts[i].linear);
-				TRY(same_dtype(rank, w, here.linear, err));
+				here = place_in((struct fused_weight *)(base + parts[i].field), n0);
+				if (owner_base) there = place_in((struct fused_weight *)(owner_base + parts[i].field), n0);
 			} else {
-				here.vector = *(float **)(base + parts[i].linear) + n0;
-				if (owner_base) there.vector = *(float **)(owner_base + parts[i].linear) + n0;
+				here.vector = *(float **)(base + parts[i].field) + n0;
+				if (owner_base) there.vector = *(float **)(owner_base + parts[i].field) + n0;
 			}
 			TRY(bring(rank, w, &here, owner_base ? &there : NULL, spec.owner, &spec, err));
 			n0 += (int)spec.local_rows;

@@ -16,12 +16,21 @@
 #include "model/shard.h"
 #include "model/source.h"
 
+/* Parameters of one input below each other: their outputs are consecutive columns. Those of equal type that follow each other are one
+ * linear; where a checkpoint mixes types there are several. */
+#define FUSED_MAX_PARTS 3
+struct fused_weight {
+	struct linear_weight part[FUSED_MAX_PARTS];
+	int begin[FUSED_MAX_PARTS]; /* first output of each */
+	int parts;
+};
+
 struct layer_weights {
-	struct linear_weight qkv;     /* [(Nq + 2 Nkv)/P * D, H] q rows, k rows, v rows */
-	struct linear_weight o;       /* [H, Nq/P * D] */
-	struct linear_weight gate_up; /* [2I/P, H] gate rows, up rows */
-	struct linear_weight down;    /* [H, I/P] */
-	float *qkv_bias;              /* [qkv.n] or NULL */
+	struct fused_weight qkv;      /* [(Nq + 2 Nkv)/P * D, H] q rows, k rows, v rows */
+	struct fused_weight o;        /* [H, Nq/P * D] */
+	struct fused_weight gate_up;  /* [2I/P, H] gate rows, up rows */
+	struct fused_weight down;     /* [H, I/P] */
+	float *qkv_bias;              /* [outputs of qkv] or NULL */
 	float *o_bias, *down_bias;    /* [H] or NULL: added once, after the sum */
 	float *gate_up_bias;          /* [2I/P] or NULL */
 	float *input_norm, *post_norm; /* [H] */
@@ -40,7 +49,7 @@ struct rank_weights {
 struct rank_buffers {
 	float *x;      /* [T, H] residual stream */
 	float *h;      /* [T, H] normed */
-	float *qkv;    /* [T, qkv.n] */
+	float *qkv;    /* [T, outputs of qkv] */
 	float *attn;   /* [T, Nq/P * D] */
 	float *gate_up; /* [T, 2I/P] */
 	float *act;    /* [T, I/P] */

@@ -292,27 +292,32 @@ static int head_need(const struct scheduler *s, const struct sequence *q)
 	return blocks_for(s, q->count) - (found - idle);
 }
 
+/* Whether the head may start beside those that run: `owed` blocks they need for the tokens they have, `promised` they can ever need. */
+static bool has_room(struct scheduler *s, const struct sequence *q, int owed, int promised)
+{
+	int room = kv_group_free_blocks(s->options.kv) - owed - s->watermark;
+	if (!s->running.head || promised + blocks_for(s, sequence_most_tokens(q)) <= s->options.kv_blocks) return true;
+	if (s->blocked.id == q->id && room <= s->blocked.room && s->plans < s->blocked.look_again) return false;
+	if (head_need(s, q) <= room) return true;
+	s->blocked.id = q->id;
+	s->blocked.room = room;
+	s->blocked.look_again = s->plans + PATIENCE;
+	return false;
+}
+
 static enum status admit(struct scheduler *s, uint64_t now_ns, struct error *err)
 {
-	int owed = 0; /* blocks that running sequences need for the tokens they have */
+	int owed = 0, promised = 0;
 	if (!s->queue.head || !s->free_slot_count) return STATUS_OK;
-	for (struct sequence *q = s->running.head; q; q = q->next)
+	for (struct sequence *q = s->running.head; q; q = q->next) {
 		owed += blocks_for(s, q->count) - kv_group_seq_blocks(s->options.kv, q->slot);
-	while (s->queue.head && s->free_slot_count) {
-		struct sequence *q = s->queue.head;
-		int room = kv_group_free_blocks(s->options.kv) - owed - s->watermark;
-		if (s->running.head) {
-			if (s->blocked.id == q->id && room <= s->blocked.room && s->plans < s->blocked.look_again) return STATUS_OK;
-			if (head_need(s, q) > room) {
-				s->blocked.id = q->id;
-				s->blocked.room = room;
-				s->blocked.look_again = s->plans + PATIENCE;
-				return STATUS_OK;
-			}
-		}
+		promised += blocks_for(s, sequence_most_tokens(q));
+	}
+	for (struct sequence *q; (q = s->queue.head) && s->free_slot_count && has_room(s, q, owed, promised);) {
 		enter_slot(s, q, now_ns);
 		TRY(adopt(s, q, err));
 		owed += blocks_for(s, q->count) - kv_group_seq_blocks(s->options.kv, q->slot);
+		promised += blocks_for(s, sequence_most_tokens(q));
 	}
 	return STATUS_OK;
 }

@@ -1,79 +1,48 @@
-/* A checkpoint: one safetensors file, or the files of an index, mapped read-only. The kernel pages data in as it is touched; reads of
- * more than a few pages are announced, and what every rank is done with is dropped from the process at once, so that the resident
- * size stays that of the weights plus the loader's window, not twice the weights. Immutable after open: any thread may read.
+/* A checkpoint of safetensors: one file, or the files of an index, mapped read-only. What every rank is done with leaves memory at once,
+ * so that the resident size stays that of the weights plus the loader's window, not twice the weights. Immutable after open: any
+ * thread may read. source_open_checkpoint stands here too and hands GGUF files on.
  */
 #include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <libgen.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include "base/buf.h"
 #include "base/mem.h"
 #include "model/fields.h"
+#include "model/gguf.h"
+#include "model/mapping.h"
 #include "model/safetensors.h"
 #include "model/source_impl.h"
 
-#define ANNOUNCE_BYTES ((size_t)128 << 10) /* below this the kernel's own fault-around does as well */
 #define TEXT_BYTES 120                     /* of a path or name in a message that lists several */
 
-struct mapped_file {
-	const unsigned char *bytes;
-	size_t size;
+struct weight_file {
+	struct mapping mapping;
 	uint64_t data_offset;
 };
 
 struct checkpoint {
 	struct source base;
 	char *path; /* as given, for messages */
-	struct mapped_file *files;
+	struct weight_file *files;
 	size_t file_count;
 	struct safetensors_entry *entries; /* ascending by name; .file indexes files; names are ours */
 	size_t count, capacity;
-	size_t page;
 };
 
 static void checkpoint_close(struct source *source)
 {
 	struct checkpoint *c = (struct checkpoint *)source;
-	for (size_t i = 0; i < c->file_count; i++)
-		if (c->files[i].bytes) munmap((void *)c->files[i].bytes, c->files[i].size);
+	for (size_t i = 0; i < c->file_count; i++) mapping_close(&c->files[i].mapping);
 	for (size_t i = 0; i < c->count; i++) free(c->entries[i].name);
 	free(c->entries);
 	free(c->files);
 	free(c->path);
 	free(c);
-}
-
-static enum status map_file(struct mapped_file *out, const char *path, struct error *err)
-{
-	/* Not blocking, so that a pipe under this name cannot hang the start. */
-	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-	if (fd < 0) return FAIL(err, IO, "%s: %s; check the path", path, strerror(errno));
-	struct stat info;
-	enum status st = STATUS_OK;
-	if (fstat(fd, &info) != 0) st = FAIL(err, IO, "%s: %s", path, strerror(errno));
-	else if (!S_ISREG(info.st_mode)) st = FAIL(err, BAD_INPUT, "%s: is not a regular file; name a safetensors file", path);
-	else if (info.st_size < 8)
-		st = FAIL(err, BAD_INPUT, "%s: %lld bytes are too few for a safetensors file; the file is truncated", path, (long long)info.st_size);
-	if (st == STATUS_OK) {
-		void *bytes = mmap(NULL, (size_t)info.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
-		if (bytes == MAP_FAILED) st = FAIL(err, NO_MEMORY, "%s: cannot be mapped: %s", path, strerror(errno));
-		else *out = (struct mapped_file){.bytes = bytes, .size = (size_t)info.st_size};
-	}
-	close(fd);
-	return st;
-}
-
-static void advise(const struct checkpoint *c, const struct mapped_file *file, size_t begin, size_t bytes, int advice)
-{
-	size_t start = begin / c->page * c->page;
-	if (bytes) (void)madvise((void *)(file->bytes + start), begin - start + bytes, advice); /* advice only */
 }
 
 /* Takes the entries of one file over into the checkpoint; with `map` only those that it places in `file_name`. */
@@ -98,14 +67,13 @@ static enum status add_entries(struct checkpoint *c, struct safetensors *file, c
 
 static enum status add_file(struct checkpoint *c, const char *path, const json_t *map, const char *file_name, struct error *err)
 {
-	struct mapped_file *file = &c->files[c->file_count];
-	TRY(map_file(file, path, err));
+	struct weight_file *file = &c->files[c->file_count];
+	TRY(mapping_open(&file->mapping, path, "safetensors", err));
 	c->file_count++;
 	struct safetensors header;
-	TRY(safetensors_parse(&header, file->bytes, file->size, path, err));
+	TRY(safetensors_parse(&header, file->mapping.bytes, file->mapping.size, path, err));
 	file->data_offset = header.data_offset;
-	advise(c, file, 0, (size_t)header.data_offset, MADV_DONTNEED);
-	(void)madvise((void *)file->bytes, file->size, MADV_SEQUENTIAL);
+	mapping_drop(&file->mapping, 0, (size_t)header.data_offset);
 	enum status st = add_entries(c, &header, map, file_name, err);
 	safetensors_fini(&header);
 	return st;
@@ -319,10 +287,10 @@ static enum status checkpoint_read(struct source *source, const struct source_te
 	(void)cols;
 	const struct checkpoint *c = (const struct checkpoint *)source;
 	const struct safetensors_entry *e = tensor->internal;
-	const struct mapped_file *file = &c->files[e->file];
+	const struct weight_file *file = &c->files[e->file];
 	size_t line = row_bytes(tensor), begin = (size_t)(file->data_offset + e->begin) + (size_t)row * line, bytes = (size_t)rows * line;
-	if (bytes >= ANNOUNCE_BYTES) advise(c, file, begin, bytes, MADV_WILLNEED);
-	*data = file->bytes + begin + (size_t)col * dtype_bytes(tensor->dtype);
+	mapping_announce(&file->mapping, begin, bytes);
+	*data = file->mapping.bytes + begin + (size_t)col * dtype_bytes(tensor->dtype);
 	*stride = line;
 	return STATUS_OK;
 }
@@ -331,10 +299,9 @@ static void checkpoint_done(struct source *source, const struct source_tensor *t
 {
 	const struct checkpoint *c = (const struct checkpoint *)source;
 	const struct safetensors_entry *e = tensor->internal;
-	const struct mapped_file *file = &c->files[e->file];
+	const struct weight_file *file = &c->files[e->file];
 	size_t line = row_bytes(tensor);
-	/* Whole pages at both ends: a neighbour that is still being read faults its page in again, from the page cache. */
-	advise(c, file, (size_t)(file->data_offset + e->begin) + (size_t)row * line, (size_t)rows * line, MADV_DONTNEED);
+	mapping_drop(&file->mapping, (size_t)(file->data_offset + e->begin) + (size_t)row * line, (size_t)rows * line);
 }
 
 static const struct source_ops checkpoint_ops = {
@@ -343,10 +310,10 @@ static const struct source_ops checkpoint_ops = {
 enum status source_open_checkpoint(struct source **out, const char *path, const struct log *log, struct error *err)
 {
 	*out = NULL;
+	if (gguf_is_file(path)) return source_open_gguf(out, path, log, err);
 	struct checkpoint *c = mem_zalloc(1, sizeof *c, "checkpoint", err);
 	if (!c) return STATUS_NO_MEMORY;
 	c->base.ops = &checkpoint_ops;
-	c->page = (size_t)sysconf(_SC_PAGESIZE);
 	enum status st = STATUS_NO_MEMORY;
 	c->path = mem_strdup(path, "checkpoint path", err);
 	if (!c->path) goto fail;

@@ -9,6 +9,7 @@
 #include "base/buf.h"
 #include "base/mem.h"
 #include "model/fields.h"
+#include "model/gguf.h"
 
 /* Bounds of what is taken for a model. Far above anything that exists, low enough that the bytes of a whole model stay below 2^63: a
  * dense tensor (2^24 x 2^20) x 4 bytes x 2^10 layers = 2^56, experts 2^12 x (2^17 x 2^20) x 4 x 2^10 = 2^61, a few such terms added. */
@@ -207,8 +208,8 @@ static enum status dtype_of(const struct reader *r, const struct fields *f, cons
 	TRY(fields_string(f, key, &name, r->err));
 	if (!name) return STATUS_OK;
 	const char *plain = strncmp(name, "torch.", 6) == 0 ? name + 6 : name;
-	static const char *const names[DTYPE_COUNT] = {[DTYPE_F32] = "float32", [DTYPE_F16] = "float16", [DTYPE_BF16] = "bfloat16"};
-	for (int i = 0; i < DTYPE_COUNT; i++) {
+	static const char *const names[DTYPE_PLAIN_COUNT] = {[DTYPE_F32] = "float32", [DTYPE_F16] = "float16", [DTYPE_BF16] = "bfloat16"};
+	for (int i = 0; i < DTYPE_PLAIN_COUNT; i++) {
 		if (strcmp(plain, names[i]) != 0) continue;
 		*out = (enum dtype)i;
 		return STATUS_OK;
@@ -526,9 +527,19 @@ enum status model_config_parse(struct model_config *out, const char *json, size_
 	return st;
 }
 
+static enum status load_gguf(struct model_config *out, const char *path, const struct log *log, struct error *err)
+{
+	struct gguf file;
+	TRY(gguf_open(&file, path, err));
+	enum status st = gguf_config(out, &file, log, err);
+	gguf_close(&file);
+	return st;
+}
+
 enum status model_config_load(struct model_config *out, const char *path, const struct log *log, struct error *err)
 {
 	*out = (struct model_config){0};
+	if (gguf_is_file(path)) return load_gguf(out, path, log, err);
 	struct buf file = {0}, text = {0}, folder = {0};
 	struct generation_defaults ignored;
 	struct stat info;

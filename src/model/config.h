@@ -1,4 +1,4 @@
-/* config.h: a model's config.json and generation_config.json as one plain struct. Every size of the engine comes from here or
+/* config.h: a model's config.json and generation_config.json (or a GGUF file's metadata) as one plain struct. Every size of the engine comes from here or
  * from the checkpoint (S1). Old and new key styles are accepted; what tandem does not implement is refused by name. A model that
  * can be planned but not run (hybrid, MoE, quantised …) loads with `cannot_run` set. Owner: the caller; immutable after load.
  *
@@ -19,8 +19,9 @@
 #define MODEL_MAX_EOS 16
 #define MODEL_MAX_LAYERS 1024
 #define MODEL_MAX_HEAD_DIM 512
+#define MODEL_MAX_ROLES 24
 
-enum rope_type { ROPE_DEFAULT, ROPE_LINEAR, ROPE_DYNAMIC, ROPE_LLAMA3, ROPE_YARN };
+enum rope_type { ROPE_DEFAULT, ROPE_LINEAR, ROPE_DYNAMIC, ROPE_LLAMA3, ROPE_YARN, ROPE_FACTORS };
 
 struct rope_config {
 	enum rope_type type;
@@ -32,6 +33,7 @@ struct rope_config {
 	double attention_factor;                  /* yarn; 0: derive */
 	double mscale, mscale_all_dim;            /* yarn; 0: absent */
 	bool truncate;                            /* yarn */
+	float factors[MODEL_MAX_HEAD_DIM / 2];    /* factors: a divisor of each frequency, as GGUF files of Llama 3 give them */
 };
 
 enum layer_kind { LAYER_FULL, LAYER_SLIDING, LAYER_GDN };
@@ -57,6 +59,13 @@ struct model_config {
 	                                    * would be an ordinary token in another vocabulary */
 	int bos;                           /* -1: none */
 
+	/* Checkpoints whose tensors have types of their own (GGUF). Block types cannot be cut inside a block, so they bound the degrees. */
+	struct {
+		bool own_types;                         /* else all tensors are taken to be of `dtype`; with own types that is what most bytes have */
+		uint64_t role_bytes[MODEL_MAX_ROLES];   /* by enum weight_role: all layers together */
+		int o_block, down_block;                /* inputs of o and down that stay together in every layer; 0: any */
+	} stored;
+
 	/* Planning only. */
 	bool attn_output_gate;
 	struct {
@@ -81,7 +90,7 @@ struct generation_defaults {
 	bool present;
 };
 
-/* `path`: a model folder, or a config.json. The eos ids of a generation_config.json beside it are added. BAD_INPUT for values that make no sense (zero, negative, 2^62, fractions, strings),
+/* `path`: a model folder, a config.json, or a GGUF file. The eos ids of a generation_config.json beside it are added. BAD_INPUT for values that make no sense (zero, negative, 2^62, fractions, strings),
  * UNSUPPORTED for what is not implemented, IO if unreadable. */
 enum status model_config_load(struct model_config *out, const char *path, const struct log *log, struct error *err) NODISCARD;
 /* The same from text (fuzzing); generation_config.json is not looked for. */

@@ -159,12 +159,46 @@ static void add_outer(struct plan_degree *d, const struct model_config *c)
 	d->family[d->families - 1].local_n = (c->vocab_size + d->world_size - 1) / d->world_size;
 }
 
+/* What a stored family is made of, for checkpoints whose tensors have types of their own. */
+static const struct {
+	const char *family;
+	int roles;
+	enum weight_role role[3];
+} stored_families[] = {
+	{"attn q", 1, {WEIGHT_Q}},
+	{"attn k", 1, {WEIGHT_K}},
+	{"attn v", 1, {WEIGHT_V}},
+	{"attn qkv bias", 3, {WEIGHT_Q_BIAS, WEIGHT_K_BIAS, WEIGHT_V_BIAS}},
+	{"attn q_norm, k_norm", 2, {WEIGHT_Q_NORM, WEIGHT_K_NORM}},
+	{"attn o", 1, {WEIGHT_O}},
+	{"attn o bias", 1, {WEIGHT_O_BIAS}},
+	{"mlp gate, up", 2, {WEIGHT_GATE, WEIGHT_UP}},
+	{"mlp gate, up bias", 2, {WEIGHT_GATE_BIAS, WEIGHT_UP_BIAS}},
+	{"mlp down", 1, {WEIGHT_DOWN}},
+	{"mlp down bias", 1, {WEIGHT_DOWN_BIAS}},
+	{"layer norm", 2, {WEIGHT_INPUT_NORM, WEIGHT_POST_NORM}},
+	{"final norm", 1, {WEIGHT_FINAL_NORM}},
+	{"embedding", 1, {WEIGHT_EMBED}},
+	{"lm_head", 1, {WEIGHT_LM_HEAD}},
+};
+
+/* Bytes of the family's local parts. Cuts fall on rows or blocks, so a part's share of the bytes is its share of the elements. */
+static uint64_t family_bytes(const struct plan_family *f, const struct model_config *c)
+{
+	uint64_t local = (uint64_t)f->local_n * (uint64_t)f->local_k, total = 0;
+	if (!c->stored.own_types) return local * (uint64_t)f->count * dtype_bytes(c->dtype);
+	for (size_t i = 0; i < sizeof stored_families / sizeof *stored_families; i++)
+		for (int r = 0; strcmp(f->family, stored_families[i].family) == 0 && r < stored_families[i].roles; r++)
+			total += c->stored.role_bytes[stored_families[i].role[r]];
+	return (uint64_t)((unsigned __int128)total * local / ((uint64_t)f->global_n * (uint64_t)f->global_k));
+}
+
 static void sum_bytes(struct plan_degree *d, const struct model_config *c)
 {
 	for (int i = 0; i < d->families; i++) {
 		const struct plan_family *f = &d->family[i];
 		if (!f->stored) continue;
-		uint64_t bytes = (uint64_t)f->local_n * (uint64_t)f->local_k * (uint64_t)f->count * dtype_bytes(c->dtype);
+		uint64_t bytes = family_bytes(f, c);
 		if (strcmp(f->kind, "replicated") == 0) d->replicated_bytes += bytes;
 		else d->sharded_bytes += bytes;
 	}

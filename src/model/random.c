@@ -165,6 +165,8 @@ static const struct source_ops random_ops = {.close = random_close, .find = rand
 enum status source_open_random(struct source **out, uint64_t seed, enum dtype dtype, struct error *err)
 {
 	*out = NULL;
+	if (!dtype_is_plain(dtype))
+		return FAIL(err, UNSUPPORTED, "random weights: are F32, F16 or BF16, this model is %s; name its config.json", dtype_name(dtype));
 	struct random_source *r = mem_zalloc(1, sizeof *r, "random weights", err);
 	if (!r) return STATUS_NO_MEMORY;
 	r->base.ops = &random_ops;

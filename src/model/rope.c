@@ -74,6 +74,7 @@ enum status rope_init(struct rope_table *out, const struct model_config *config,
 		case ROPE_LINEAR: inv /= (float)c->factor; break;
 		case ROPE_LLAMA3: inv = llama3(c, inv); break;
 		case ROPE_YARN: inv = yarn(c, i, out->rotary_dim); break;
+		case ROPE_FACTORS: inv /= c->factors[i]; break;
 		}
 		if (!isfinite(inv)) return FAIL(err, BAD_INPUT, "rope: frequency %d is not finite; check rope_theta and factor", i);
 		out->inv_freq[i] = inv;

@@ -55,6 +55,7 @@ static const struct template {
 };
 #define TEMPLATES ((int)(sizeof templates / sizeof *templates))
 _Static_assert(TEMPLATES == WEIGHT_ROLE_COUNT, "each role has one template");
+_Static_assert((int)WEIGHT_ROLE_COUNT <= MODEL_MAX_ROLES, "config.stored has room for each role");
 
 /* Prefixes that checkpoints have used, and the name of their head. */
 static const struct prefix {
@@ -84,6 +85,12 @@ void manifest_match(struct model_config *config, const struct source *source)
 		snprintf(config->tensor_prefix, sizeof config->tensor_prefix, "%s", prefixes[i].prefix);
 		return;
 	}
+}
+
+uint64_t weight_stored_bytes(const struct model_config *config, const struct weight *weight)
+{
+	if (config->stored.own_types) return config->stored.role_bytes[weight->role] / (weight->layer < 0 ? 1 : (uint64_t)config->layers);
+	return (uint64_t)weight->rows * (uint64_t)weight->cols * dtype_bytes(config->dtype);
 }
 
 static bool applies(const struct template *t, const struct model_config *c)
@@ -302,7 +309,13 @@ struct divisible {
 	int count;
 	bool shared;
 };
-#define DIVISIBLES 7
+#define TREE_DIVISIBLES 7 /* the first ones, which do not depend on how weights are stored */
+#define DIVISIBLES 9
+
+static int blocks_across(int inputs, int block)
+{
+	return block > 1 ? inputs / block : 0;
+}
 
 static void divisibles(const struct model_config *c, struct divisible out[DIVISIBLES])
 {
@@ -314,6 +327,8 @@ static void divisibles(const struct model_config *c, struct divisible out[DIVISI
 	out[4] = (struct divisible){"GDN value heads", "linear_num_value_heads", c->gdn.v_heads, false};
 	out[5] = (struct divisible){"expert width", "moe_intermediate_size", c->moe.intermediate, false};
 	out[6] = (struct divisible){"shared expert width", "shared_expert_intermediate_size", c->moe.shared_intermediate, false};
+	out[7] = (struct divisible){"quantised o_proj", "number of blocks across its inputs", blocks_across(c->q_heads * c->head_dim, c->stored.o_block), false};
+	out[8] = (struct divisible){"quantised down_proj", "number of blocks across its inputs", blocks_across(c->intermediate_size, c->stored.down_block), false};
 }
 
 static bool cuts_evenly(const struct divisible *d, int p)
@@ -321,11 +336,11 @@ static bool cuts_evenly(const struct divisible *d, int p)
 	return d->count % p == 0 || (d->shared && p % d->count == 0);
 }
 
-static bool fits(const struct model_config *c, int world_size)
+static bool fits(const struct model_config *c, int world_size, int quantities)
 {
 	struct divisible d[DIVISIBLES];
 	divisibles(c, d);
-	for (int i = 0; i < DIVISIBLES; i++)
+	for (int i = 0; i < quantities; i++)
 		if (!cuts_evenly(&d[i], world_size)) return false;
 	return true;
 }
@@ -344,7 +359,7 @@ int shard_tree_leaves(const struct model_config *config)
 {
 	int leaves = 1;
 	for (int p = 2; p <= 8; p++)
-		if (fits(config, p)) leaves = leaves / gcd(leaves, p) * p;
+		if (fits(config, p, TREE_DIVISIBLES)) leaves = leaves / gcd(leaves, p) * p;
 	return leaves;
 }
 
@@ -375,7 +390,7 @@ enum status shard_degree(const struct model_config *config, int world_size, stru
 	if (!reasons) return STATUS_OK;
 	char works[32] = "";
 	for (int p = 1, n = 0; p <= 8; p++)
-		if (fits(config, p)) n += snprintf(works + n, sizeof works - (size_t)n, "%s%d", n ? ", " : "", p);
+		if (fits(config, p, DIVISIBLES)) n += snprintf(works + n, sizeof works - (size_t)n, "%s%d", n ? ", " : "", p);
 	return FAIL(err, BAD_INPUT, "tensor parallelism over %d ranks: %s%s%s; degrees that work: %s", world_size, reason[0],
 	            reasons > 1 ? "; " : "", reasons > 1 ? reason[1] : "", works);
 }

@@ -68,6 +68,8 @@ enum status manifest_init(struct manifest *out, const struct model_config *confi
 void manifest_fini(struct manifest *manifest);
 /* NULL if the model has no such tensor. layer -1 for the outer ones. Takes constant time. */
 const struct weight *manifest_find(const struct manifest *manifest, enum weight_role role, int layer);
+/* Bytes of `weight` in the checkpoint. Where types differ from layer to layer (config->stored): the mean over the layers. */
+uint64_t weight_stored_bytes(const struct model_config *config, const struct weight *weight);
 /* Sets config->tensor_prefix to the one of the known prefixes under which `source` holds the embedding (multimodal files have used
  * several; a text-only export of one drops them). Without a match the prefix stays as the config suggests. */
 struct source;
@@ -84,8 +86,9 @@ enum status shard_validate_group(const struct shard_spec *specs, int world_size,
 
 #define SHARD_MAX_WORLD 64
 /* A degree is legal if every rank gets whole query heads, whole KV heads (or one shared KV head), an equal share of the intermediate
- * size (and of GDN heads, expert widths), and whole leaves of the summation tree. The tree depends on the model alone, so that the
- * bits do not depend on the degree (C6): beyond 8 a degree must divide its leaves, or it is refused.
+ * size (and of GDN heads, expert widths), whole blocks of quantised row-parallel weights, and whole leaves of the summation tree. The
+ * tree depends on the model alone, not on how its weights are stored, so that the bits depend on neither (C6): beyond 8 a degree must
+ * divide its leaves, or it is refused.
  * OK if this degree can run; else BAD_INPUT with the reason and the degrees (1..8) that would work. */
 enum status shard_degree(const struct model_config *config, int world_size, struct error *err) NODISCARD;
 #define SHARD_REASON_BYTES 160

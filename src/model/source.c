@@ -45,8 +45,12 @@ enum status source_read(struct source *source, const struct source_tensor *tenso
 		return FAIL(err, BAD_INPUT,
 		            "%s: asked for rows [%" PRId64 ", +%" PRId64 ") columns [%" PRId64 ", +%" PRId64 ") of [%" PRId64 ", %" PRId64 "]",
 		            tensor->name, row, rows, col, cols, tensor->shape[0], source_row_elements(tensor));
+	int block = dtype_block(tensor->dtype);
+	if (col % block || cols % block)
+		return FAIL(err, BAD_INPUT, "%s: columns [%" PRId64 ", +%" PRId64 ") cut through blocks of %d (%s)", tensor->name, col, cols, block,
+		            dtype_name(tensor->dtype));
 	TRY(source->ops->read(source, tensor, row, rows, col, cols, scratch, data, stride, err));
-	uint64_t bytes = (uint64_t)rows * (uint64_t)cols * dtype_bytes(tensor->dtype);
+	uint64_t bytes = (uint64_t)rows * dtype_size(tensor->dtype, (size_t)cols);
 	atomic_fetch_add_explicit(&source->bytes_read, bytes, memory_order_relaxed);
 	return STATUS_OK;
 }

@@ -1,4 +1,5 @@
-/* source.h: where weights come from: a checkpoint (safetensors, memory-mapped) or a random generator, behind one call.
+/* source.h: where weights come from: a checkpoint (safetensors or GGUF, memory-mapped) or a random generator, behind one call. Names are
+ * those of Hugging Face checkpoints, rows are in their order, whatever the file calls and permutes.
  *
  * Reads may be made by all ranks at once. Each byte of a checkpoint is meant to be read once for the whole process (S5): the loader
  * asks for disjoint regions, `bytes_read` counts. Everything in a file is untrusted (S6): header length, offsets, overlap, dtype,
@@ -30,10 +31,11 @@ struct source_tensor {
 	int64_t shape[SOURCE_MAX_DIMS];
 	const void *internal; /* checkpoint */
 	uint64_t stream;      /* random */
+	int head_rows;        /* GGUF: rows of a head that are stored (pair, half) and read (half, pair); 0: stored as read */
 };
 
 /* `path`: a folder with model.safetensors, else with model.safetensors.index.json and its files (only those are opened, and of them
- * only the tensors that the index lists); or one .safetensors file; or one index file. */
+ * only the tensors that the index lists); or one .safetensors file; or one index file; or one GGUF file. */
 enum status source_open_checkpoint(struct source **out, const char *path, const struct log *log, struct error *err) NODISCARD;
 /* Random weights for a benchmark or a test: any name and shape exists, in `dtype`; each value depends on (seed, name, row, column)
  * alone, so that every world size sees the same model. Matrices ~ uniform with standard deviation 1/sqrt(cols); vectors whose name ends
@@ -47,8 +49,9 @@ enum status source_find(struct source *source, const char *name, int dims, int64
 /* BAD_INPUT-free question: is there a tensor of this name? (random: no opinion, returns false) */
 bool source_has(const struct source *source, const char *name);
 
-/* Elements [row, row+rows) x [col, col+cols); a vector has one column. *data and *stride (bytes between rows) stay valid until the next source_read with the
- * same scratch, or source_done. A checkpoint points into the mapping (maybe unaligned); a generator fills scratch (grown as needed). */
+/* Elements [row, row+rows) x [col, col+cols); a vector has one column. Columns of a block type begin and end with a block. *data and *stride (bytes between rows) stay valid until the next source_read with the
+ * same scratch, or source_done. A checkpoint points into the mapping (maybe unaligned), but for rows that it has to put in order; these and a
+ * generator fill scratch (grown as needed). */
 struct source_scratch {
 	void *memory;
 	size_t bytes;

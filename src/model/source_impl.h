@@ -1,4 +1,4 @@
-/* source_impl.h: what a weight source is made of. Internal to src/model: source.c dispatches, checkpoint.c and random.c implement. */
+/* source_impl.h: what a weight source is made of. Internal to src/model: source.c dispatches, checkpoint.c, gguf_source.c and random.c implement. */
 #ifndef TANDEM_MODEL_SOURCE_IMPL_H
 #define TANDEM_MODEL_SOURCE_IMPL_H
 
@@ -23,6 +23,9 @@ struct source {
 	_Atomic uint64_t bytes_read;
 	uint64_t bytes_total;
 };
+
+/* What source_open_checkpoint does with a GGUF file. */
+enum status source_open_gguf(struct source **out, const char *path, const struct log *log, struct error *err) NODISCARD;
 
 /* Elements from one row to the next. */
 static inline int64_t source_row_elements(const struct source_tensor *tensor)

@@ -104,7 +104,8 @@ static void chunk_end(struct answer *a, struct out *out, const struct completion
 static void completion_chunk(struct answer *a, struct out *out, struct choice *choice, const struct completion_times *times)
 {
 	bool first = !choice->role_sent;
-	if (!choice->fresh.size && !choice->finish) return;
+	/* Ids that were asked for do not wait for text: without a tokenizer there is none. */
+	if (!choice->fresh.size && !choice->ids.count && !choice->finish) return;
 	choice->role_sent = true;
 	chunk_begin(a, out, choice);
 	out_puts(out, "\"text\":");

@@ -36,6 +36,7 @@ struct driver {
 	int active_count;
 	struct tandem_event *events; /* of one step */
 	uint64_t refreshed_ns;
+	uint64_t step_ns;    /* that steps took in all */
 	uint64_t generation; /* steps done; the engine's own count is read with the rest, now and then */
 };
 
@@ -99,6 +100,7 @@ static void publish(struct driver *d, int in_flight, bool progress, bool refresh
 	pthread_mutex_lock(&d->status_lock);
 	if (progress) d->status.progress_ns = now;
 	d->status.generation = d->generation;
+	d->status.step_ns = d->step_ns;
 	d->status.in_flight = in_flight;
 	if (refresh) {
 		d->status.info = info;
@@ -277,8 +279,10 @@ static bool run_step(struct driver *d)
 	struct tandem_error why = {0};
 	int count = 0;
 	bool idle = false;
+	uint64_t start = clock_ns();
 	int code = tandem_step(d->options.engine, d->events, d->options.max_events, &count, &idle, &why);
 	int going = d->active_count;
+	if (!code && !idle) d->step_ns += clock_ns() - start;
 	if (!code) d->generation++;
 	for (int i = 0; i < count; i++) going -= d->events[i].finish != TANDEM_RUNNING;
 	publish(d, going, true, going <= 0); /* before the events: who got the last one sees the free KV */

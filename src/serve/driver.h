@@ -55,6 +55,7 @@ enum driver_state { DRIVER_READY, DRIVER_REBUILDING, DRIVER_STOPPED };
 struct driver_status {
 	enum driver_state state;
 	uint64_t generation;      /* steps done */
+	uint64_t step_ns;         /* that they took in all, from plan to tokens */
 	uint64_t progress_ns;     /* when the last step ended, or idleness */
 	int in_flight;            /* jobs that the engine has */
 	uint64_t aborts, rebuilds; /* failures of the group; groups made anew */

@@ -181,6 +181,12 @@ static void reply_headers(const struct exchange *x, struct MHD_Response *respons
 		snprintf(seconds, sizeof seconds, "%d", reply->retry_after);
 		add_header(response, "Retry-After", seconds);
 	}
+	if (reply->policy) {
+		add_header(response, "Content-Security-Policy", reply->policy);
+		add_header(response, "X-Content-Type-Options", "nosniff");
+		add_header(response, "Referrer-Policy", "no-referrer");
+		add_header(response, "Cache-Control", "no-cache");
+	}
 	if (reply->status == 401) add_header(response, "WWW-Authenticate", "Bearer");
 	if (reply->allow && (reply->status == 405 || !strcmp(x->method, "OPTIONS"))) add_header(response, "Allow", reply->allow);
 	if (x->server->options.cors_origin && !strcmp(x->method, "OPTIONS")) {

@@ -227,6 +227,7 @@ static void write_ranks(struct writer *w, const struct metrics_state *s)
 	one(w, "tandem_kv_evictions_total", "counter", "Cached blocks that were given to others.", (double)d->stats.evictions);
 	one(w, "tandem_computed_tokens_total", "counter", "Rows of all steps.", (double)d->stats.computed_tokens);
 	one(w, "tandem_steps_total", "counter", "Steps that all ranks have done.", (double)d->generation);
+	one(w, "tandem_step_seconds_total", "counter", "Time of all steps, from plan to tokens. Ranks go in step: it is that of each.", (double)d->step_ns / 1e9);
 	one(w, "tandem_aborts_total", "counter", "Failures of the group of ranks.", (double)d->aborts);
 	one(w, "tandem_rebuilds_total", "counter", "Groups made anew after a failure.", (double)d->rebuilds);
 	one(w, "tandem_state", "gauge", "0 ready, 1 rebuilding, 2 stopped.", d->state);

@@ -156,7 +156,9 @@ static void page(struct exchange *x)
 	struct out out = {0};
 	out_bytes(&out, page_html, page_html_size);
 	answer_json(x, 200, &out);
-	if (x->reply.status == 200) x->reply.content_type = "text/html; charset=utf-8";
+	if (x->reply.status != 200) return;
+	x->reply.content_type = "text/html; charset=utf-8";
+	x->reply.policy = x->server->page_policy;
 }
 
 /* ---- the table ---- */

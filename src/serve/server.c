@@ -34,6 +34,7 @@ enum status server_open(struct server **out, const struct server_options *option
 	}
 	s->options = *options;
 	s->facts = options->facts;
+	page_policy(s->page_policy);
 	s->epoll_fd = s->wake_fd = -1;
 	enum status st = open_parts(s, err);
 	if (st != STATUS_OK) server_close(&s);

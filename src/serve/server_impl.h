@@ -15,6 +15,7 @@
 
 #include "serve/completion.h"
 #include "serve/metrics.h"
+#include "serve/page.h"
 #include "serve/server.h"
 
 #define SERVER_URL_BYTES 8192
@@ -64,6 +65,7 @@ struct lingering {
 struct reply {
 	int status; /* 0: none yet */
 	const char *content_type;
+	const char *policy; /* Content-Security-Policy of a page; NULL: it is none */
 	struct buf body;
 	int retry_after;
 	const char *allow;  /* for 405 and OPTIONS */
@@ -108,6 +110,7 @@ enum server_state { SERVER_READY, SERVER_DRAINING, SERVER_ENDING };
 struct server {
 	struct server_options options;
 	const struct facts *facts;
+	char page_policy[PAGE_POLICY_BYTES];
 	struct driver *driver;
 	struct workers *workers;
 	struct metrics metrics;

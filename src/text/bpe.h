@@ -45,6 +45,8 @@ struct bpe {
 struct json_t;
 /* On failure `out` is as after bpe_fini. */
 enum status bpe_parse(struct bpe *out, const struct json_t *node, const struct log *log, struct error *err) NODISCARD;
+/* The same from arrays. */
+enum status bpe_describe(struct bpe *out, const struct tokenizer_description *description, bool ignore_merges, struct error *err) NODISCARD;
 void bpe_fini(struct bpe *bpe);
 
 struct bpe_scratch;
@@ -72,6 +74,14 @@ static inline uint32_t bpe_rank(const struct bpe *bpe, int32_t left, int32_t rig
 		if (m->pair == UINT64_MAX) return BPE_NO_RANK;
 	}
 }
+
+/* Room for n merges, before the first; the vocabulary must be complete. */
+enum status bpe_reserve_merges(struct bpe *bpe, size_t n, struct error *err) NODISCARD;
+/* Of two merges of one pair the later counts. `joined` is scratch. BAD_INPUT if a part or the whole is no entry of the vocabulary. */
+enum status bpe_add_merge(struct bpe *bpe, struct tokenizer_text left, struct tokenizer_text right, uint32_t rank, struct buf *joined,
+                          struct error *err) NODISCARD;
+/* Fills the tables of bytes from the vocabulary. */
+void bpe_find_bytes(struct bpe *bpe);
 
 /* Merges ids[0..*n) in place. */
 struct bpe_heap;

@@ -27,15 +27,15 @@ static enum status parse_vocab(struct bpe *bpe, const json_t *node, struct error
 }
 
 /* The two halves of merge number `index`; *skip for a "#version" line. */
-static enum status merge_halves(const json_t *merge, size_t index, struct json_text *left, struct json_text *right, bool *skip,
+static enum status merge_halves(const json_t *merge, size_t index, struct tokenizer_text *left, struct tokenizer_text *right, bool *skip,
                                 struct error *err)
 {
 	*skip = false;
 	if (json_is_array(merge) && json_array_size(merge) == 2 && json_is_string(json_array_get(merge, 0)) &&
 	    json_is_string(json_array_get(merge, 1))) {
 		const json_t *a = json_array_get(merge, 0), *b = json_array_get(merge, 1);
-		*left = (struct json_text){.data = json_string_value(a), .size = json_string_length(a)};
-		*right = (struct json_text){.data = json_string_value(b), .size = json_string_length(b)};
+		*left = (struct tokenizer_text){.data = json_string_value(a), .size = json_string_length(a)};
+		*right = (struct tokenizer_text){.data = json_string_value(b), .size = json_string_length(b)};
 		return STATUS_OK;
 	}
 	if (json_is_string(merge)) {
@@ -45,8 +45,8 @@ static enum status merge_halves(const json_t *merge, size_t index, struct json_t
 		if (*skip) return STATUS_OK;
 		const char *space = memchr(text, ' ', n);
 		if (space && !memchr(space + 1, ' ', (size_t)(text + n - space - 1))) {
-			*left = (struct json_text){.data = text, .size = (size_t)(space - text)};
-			*right = (struct json_text){.data = space + 1, .size = n - left->size - 1};
+			*left = (struct tokenizer_text){.data = text, .size = (size_t)(space - text)};
+			*right = (struct tokenizer_text){.data = space + 1, .size = n - left->size - 1};
 			return STATUS_OK;
 		}
 	}
@@ -62,15 +62,20 @@ static void insert_merge(struct bpe *bpe, int32_t left, int32_t right, uint32_t 
 }
 
 /* Does joining these two reach across the start of a word mark? */
-static bool crosses_mark(struct json_text left, struct json_text right)
+static bool crosses_mark(struct tokenizer_text left, struct tokenizer_text right)
 {
 	size_t n = sizeof MARK - 1;
 	if (right.size < n || memcmp(right.data, MARK, n) != 0) return false;
 	return left.size < n || memcmp(left.data + left.size - n, MARK, n) != 0;
 }
 
-static enum status add_merge(struct bpe *bpe, struct json_text left, struct json_text right, uint32_t rank, struct buf *joined,
-                             struct error *err)
+static int shown(struct tokenizer_text text)
+{
+	return text.size < 40 ? (int)text.size : 40;
+}
+
+enum status bpe_add_merge(struct bpe *bpe, struct tokenizer_text left, struct tokenizer_text right, uint32_t rank, struct buf *joined,
+                          struct error *err)
 {
 	buf_clear(joined);
 	TRY(buf_append(joined, left.data, left.size, err));
@@ -78,18 +83,16 @@ static enum status add_merge(struct bpe *bpe, struct json_text left, struct json
 	int32_t a = vocab_find(&bpe->vocab, left.data, left.size), b = vocab_find(&bpe->vocab, right.data, right.size);
 	int32_t made = vocab_find(&bpe->vocab, joined->data, joined->size);
 	if (a < 0 || b < 0 || made < 0)
-		return FAIL(err, BAD_INPUT, "model: merge %u ('%.40s' + '%.40s') uses a token that is not in the vocabulary; check the file",
-		            (unsigned)rank, left.data, right.data);
+		return FAIL(err, BAD_INPUT, "model: merge %u ('%.*s' + '%.*s') uses a token that is not in the vocabulary; check the file",
+		            (unsigned)rank, shown(left), left.data, shown(right), right.data);
 	if (crosses_mark(left, right)) bpe->cut_at_marks = false;
 	insert_merge(bpe, a, b, rank, made);
 	return STATUS_OK;
 }
 
-static enum status parse_merges(struct bpe *bpe, const json_t *node, struct error *err)
+enum status bpe_reserve_merges(struct bpe *bpe, size_t n, struct error *err)
 {
-	const json_t *list;
-	TRY(json_field_array(node, "model", "merges", &list, err));
-	size_t n = json_array_size(list), slots = 16;
+	size_t slots = 16;
 	if (n > (size_t)1 << 28) return FAIL(err, UNSUPPORTED, "model: %zu merges are too many", n);
 	while (slots < n + n / 2) slots *= 2;
 	bpe->merges = mem_zalloc(slots, sizeof *bpe->merges, "merges", err);
@@ -97,14 +100,23 @@ static enum status parse_merges(struct bpe *bpe, const json_t *node, struct erro
 	for (size_t i = 0; i < slots; i++) bpe->merges[i].pair = UINT64_MAX;
 	bpe->merge_mask = (uint32_t)(slots - 1);
 	bpe->cut_at_marks = vocab_find(&bpe->vocab, MARK, sizeof MARK - 1) >= 0 && !bpe->vocab.shared_ids && !bpe->ignore_merges;
+	return STATUS_OK;
+}
+
+static enum status parse_merges(struct bpe *bpe, const json_t *node, struct error *err)
+{
+	const json_t *list;
+	TRY(json_field_array(node, "model", "merges", &list, err));
 	struct buf joined = {0};
-	enum status st = STATUS_OK;
+	enum status st;
 	uint32_t rank = 0;
+	size_t n = json_array_size(list);
+	TRY_GOTO(bpe_reserve_merges(bpe, n, err), out);
 	for (size_t i = 0; i < n; i++) {
-		struct json_text left = {0}, right = {0};
+		struct tokenizer_text left = {0}, right = {0};
 		bool skip;
 		TRY_GOTO(merge_halves(json_array_get(list, i), i, &left, &right, &skip, err), out);
-		if (!skip) TRY_GOTO(add_merge(bpe, left, right, rank++, &joined, err), out);
+		if (!skip) TRY_GOTO(bpe_add_merge(bpe, left, right, rank++, &joined, err), out);
 	}
 out:
 	buf_fini(&joined);
@@ -126,9 +138,8 @@ static enum status parse_flags(struct bpe *bpe, const json_t *node, const struct
 	return json_field_bool(node, "model", "ignore_merges", false, &bpe->ignore_merges, err);
 }
 
-static enum status find_special_ids(struct bpe *bpe, const json_t *node, struct error *err)
+void bpe_find_bytes(struct bpe *bpe)
 {
-	struct json_text unknown;
 	for (unsigned i = 0; i < 256; i++) {
 		char text[8];
 		size_t n = utf8_encode(byte_char((uint8_t)i), text);
@@ -136,6 +147,11 @@ static enum status find_special_ids(struct bpe *bpe, const json_t *node, struct 
 		n = (size_t)snprintf(text, sizeof text, "<0x%02X>", i);
 		bpe->fallback_ids[i] = vocab_find(&bpe->vocab, text, n);
 	}
+}
+
+static enum status find_unknown(struct bpe *bpe, const json_t *node, struct error *err)
+{
+	struct json_text unknown;
 	bpe->unknown_id = -1;
 	bpe->has_unknown = json_field(node, "unk_token") != NULL;
 	if (!bpe->has_unknown) return STATUS_OK;
@@ -157,7 +173,8 @@ enum status bpe_parse(struct bpe *out, const struct json_t *node, const struct l
 	TRY_GOTO(parse_flags(out, node, log, err), fail);
 	TRY_GOTO(parse_vocab(out, node, err), fail);
 	TRY_GOTO(parse_merges(out, node, err), fail);
-	TRY_GOTO(find_special_ids(out, node, err), fail);
+	bpe_find_bytes(out);
+	TRY_GOTO(find_unknown(out, node, err), fail);
 	return STATUS_OK;
 fail:
 	bpe_fini(out);

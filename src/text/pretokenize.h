@@ -44,6 +44,8 @@ struct pretokenizer {
 struct json_t;
 /* `node` may be NULL: the whole segment is one piece. On failure `out` is as after pretokenizer_fini. */
 enum status pretokenizer_parse(struct pretokenizer *out, const struct json_t *node, struct error *err) NODISCARD;
+/* Byte level: the expressions (NULL ends them before `max`), each cutting the pieces of the one before, isolated. */
+enum status pretokenizer_of_splits(struct pretokenizer *out, const char *const *splits, int max, struct error *err) NODISCARD;
 void pretokenizer_fini(struct pretokenizer *pretokenizer);
 
 struct span {

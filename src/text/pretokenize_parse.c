@@ -1,4 +1,6 @@
 /* Reading the pre-tokenizer from tokenizer.json. See pretokenize.h. */
+#include <string.h>
+
 #include "text/json_field.h"
 #include "text/pretokenize.h"
 #include "text/utf8.h"
@@ -132,6 +134,19 @@ enum status pretokenizer_parse(struct pretokenizer *out, const struct json_t *no
 	out->bytes = out->count > 0 && out->steps[out->count - 1].kind == PRETOKENIZER_BYTE_CHARS;
 	if (out->bytes) out->count--; /* a step of this kind owns nothing */
 	return STATUS_OK;
+}
+
+enum status pretokenizer_of_splits(struct pretokenizer *out, const char *const *splits, int max, struct error *err)
+{
+	*out = (struct pretokenizer){.bytes = true};
+	enum status st = STATUS_OK;
+	for (int i = 0; st == STATUS_OK && i < max && splits[i]; i++) {
+		struct pretokenizer_step *step;
+		st = add_split(out, SPLIT_ISOLATED, &step, err);
+		if (st == STATUS_OK) st = pattern_regex(&step->pattern, splits[i], strlen(splits[i]), err);
+	}
+	if (st != STATUS_OK) pretokenizer_fini(out);
+	return st;
 }
 
 void pretokenizer_fini(struct pretokenizer *pretokenizer)

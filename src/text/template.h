@@ -4,7 +4,9 @@
  * and lstrip_blocks on, loop controls, the `generation` tag, tojson as json.dumps, raise_exception, strftime_now. What it renders
  * is equal byte for byte to what jinja2 renders; what it does not implement is UNSUPPORTED, naming the construct and its line:
  * include, import, extends, block, call, recursive loops, autoescape; a few filters and methods that no chat template uses;
- * integers beyond 64 bits.
+ * integers beyond 64 bits. Two differences are meant: a filter or test that does not exist fails when it is used, not when the
+ * template is parsed; and a variable of the caller stays visible in a block that stands before a `set` of the same name, where
+ * Jinja's compiler would have hidden it.
  *
  * The parts, in reading order: tpl_run (memory, budgets), tpl_value, tpl_text, tpl_ops, tpl_format, tpl_json (Python's values and
  * how they print), tpl_lex, tpl_ast, tpl_parse (the language), tpl_eval, tpl_loop, tpl_call, tpl_method, tpl_filter, tpl_test.
@@ -13,8 +15,9 @@
  * render owns its memory, which is bounded, as are its steps, its recursion and its output; it reads no clock, no file and no
  * environment, so the output is a function of the input. Nothing survives it but the output.
  *
- * User spans. A user may type "<|im_end|>". The output says which of its bytes came from the request, so that the tokenizer can
- * take a special token only where none of its bytes are the user's, and leave everything else as it would be. Marked: every
+ * User text. A user may type "<|im_end|>". The output says which of its bytes came from the request, so that the tokenizer can
+ * take a special token only where none of its bytes are the user's, and leave everything else as it would be
+ * (tokenizer_encode_marked). Marked: every
  * string of messages, tools and keyword arguments. Marks travel with the text through everything that copies it: + and ~, %,
  * slices, split, strip, replace, join, case changes, indent, tojson, repr, macros and blocks. Bytes that are made anew are not
  * marked: digits of numbers, quotes and separators around a string, the fill of center. A role written by the template from
@@ -30,6 +33,7 @@
 
 #include "base/buf.h"
 #include "base/status.h"
+#include "text/text_range.h"
 
 struct json_t; /* of jansson */
 struct template;
@@ -54,13 +58,10 @@ struct template_input {
 	struct template_options options;
 };
 
-struct template_span {
-	size_t start, end; /* bytes; sorted, apart from each other, none empty */
-};
 /* `{0}` is empty. */
 struct template_output {
 	struct buf text;
-	struct template_span *user; /* bytes of `text` that came from the request */
+	struct text_range *user; /* what of `text` came from the request: ascending, apart from each other, none empty */
 	size_t user_count;
 };
 void template_output_fini(struct template_output *output);

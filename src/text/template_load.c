@@ -124,6 +124,15 @@ static enum status load_special_tokens(struct chat_template *chat, const json_t 
 	return STATUS_OK;
 }
 
+static enum status use_config(struct chat_template *chat, const json_t *config, bool template_wanted, struct error *err)
+{
+	TRY(load_special_tokens(chat, config, err));
+	const json_t *template = json_object_get(config, "chat_template");
+	if (template_wanted && json_is_string(template))
+		return parse_entry(&chat->standard, json_string_value(template), json_string_length(template), "chat_template", err);
+	return template_wanted && json_is_array(template) ? load_list(chat, template, err) : STATUS_OK;
+}
+
 static enum status load_config(struct chat_template *chat, const char *folder, bool template_wanted, struct error *err)
 {
 	struct buf text = {0};
@@ -140,35 +149,42 @@ static enum status load_config(struct chat_template *chat, const char *folder, b
 	if (st != STATUS_OK) {
 		template_destroy(&chat->standard.template); /* it would be rendered without its special tokens */
 		st = keep(&chat->standard, st, &why, err);
-	} else if (config) st = load_special_tokens(chat, config, err);
-	const json_t *template = json_object_get(config, "chat_template");
-	if (st == STATUS_OK && template_wanted && json_is_string(template))
-		st = parse_entry(&chat->standard, json_string_value(template), json_string_length(template), "chat_template", err);
-	if (st == STATUS_OK && template_wanted && json_is_array(template)) st = load_list(chat, template, err);
+	} else if (config) st = use_config(chat, config, template_wanted, err);
 	json_decref(config);
 	buf_fini(&text);
 	return st;
 }
 
+/* Without any template. */
+static enum status create_empty(struct chat_template **out, const char *where, struct error *err)
+{
+	*out = mem_zalloc(1, sizeof **out, "chat template", err);
+	if (!*out) return STATUS_NO_MEMORY;
+	(void)FAIL(&(*out)->no_template, BAD_INPUT, "the model has no chat template; send a plain prompt%s", where);
+	(*out)->special_tokens = json_object();
+	if ((*out)->special_tokens) return STATUS_OK;
+	chat_template_destroy(out);
+	return FAIL(err, NO_MEMORY, "chat template: no memory for the special tokens");
+}
+
 enum status chat_template_load(struct chat_template **out, const char *folder, struct error *err)
 {
 	enum status st;
-	*out = NULL;
-	struct chat_template *made = mem_zalloc(1, sizeof *made, "chat template", err);
-	if (!made) return STATUS_NO_MEMORY;
-	(void)FAIL(&made->no_template, BAD_INPUT, "the model has no chat template; send a plain prompt, or put a chat_template.jinja in its folder");
-	made->special_tokens = json_object();
-	if (!made->special_tokens) {
-		st = FAIL(err, NO_MEMORY, "chat template: no memory for the special tokens");
-		goto fail;
-	}
-	TRY_GOTO(load_file(&made->standard, folder, "chat_template.jinja", err), fail);
-	TRY_GOTO(load_file(&made->tool_use, folder, "additional_chat_templates/tool_use.jinja", err), fail);
-	TRY_GOTO(load_config(made, folder, !has(&made->standard), err), fail);
-	*out = made;
+	TRY(create_empty(out, ", or put a chat_template.jinja in its folder", err));
+	TRY_GOTO(load_file(&(*out)->standard, folder, "chat_template.jinja", err), fail);
+	TRY_GOTO(load_file(&(*out)->tool_use, folder, "additional_chat_templates/tool_use.jinja", err), fail);
+	TRY_GOTO(load_config(*out, folder, !has(&(*out)->standard), err), fail);
 	return STATUS_OK;
 fail:
-	chat_template_destroy(&made);
+	chat_template_destroy(out);
+	return st;
+}
+
+enum status chat_template_create(struct chat_template **out, const struct json_t *config, struct error *err)
+{
+	TRY(create_empty(out, "", err));
+	enum status st = use_config(*out, config, true, err);
+	if (st != STATUS_OK) chat_template_destroy(out);
 	return st;
 }
 

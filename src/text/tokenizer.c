@@ -9,6 +9,7 @@
 #include "text/added.h"
 #include "text/bpe.h"
 #include "text/decode.h"
+#include "text/describe.h"
 #include "text/json_field.h"
 #include "text/normalize.h"
 #include "text/postprocess.h"
@@ -54,6 +55,32 @@ enum status tokenizer_parse(struct tokenizer **out, const char *json, size_t n, 
 	json_decref(root);
 	if (st != STATUS_OK) {
 		error_prefix(err, "%s", name);
+		tokenizer_destroy(&made);
+	}
+	*out = made;
+	return st;
+}
+
+static enum status describe_parts(struct tokenizer *t, const struct tokenizer_description *d, const struct log *log, struct error *err)
+{
+	if (d->count < 1 || d->count > VOCAB_MAX_ID) return FAIL(err, UNSUPPORTED, "%d tokens; 1 to %d are supported", (int)d->count, VOCAB_MAX_ID);
+	TRY(described_normalizer(&t->normalizer, d, err));
+	TRY(described_pretokenizer(&t->pretokenizer, d, err));
+	TRY(bpe_describe(&t->bpe, d, described_ignore_merges(d), err));
+	TRY(described_added(&t->added, d, &t->bpe.vocab, &t->normalizer, log, err));
+	TRY(described_postprocessor(&t->postprocessor, d, err));
+	return described_decoder(&t->decoder, d, err);
+}
+
+enum status tokenizer_create(struct tokenizer **out, const struct tokenizer_description *description, const char *name, const struct log *log,
+                             struct error *err)
+{
+	*out = NULL;
+	struct tokenizer *made = mem_zalloc(1, sizeof *made, "tokenizer", err);
+	if (!made) return STATUS_NO_MEMORY;
+	enum status st = describe_parts(made, description, log, err);
+	if (st != STATUS_OK) {
+		error_prefix(err, "%s: tokenizer", name);
 		tokenizer_destroy(&made);
 	}
 	*out = made;

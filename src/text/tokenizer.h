@@ -1,4 +1,5 @@
-/* tokenizer.h: text <-> token ids by a Hugging Face tokenizer.json, id for id as the HF `tokenizers` library gives them.
+/* tokenizer.h: text <-> token ids by a Hugging Face tokenizer.json, id for id as the HF `tokenizers` library gives them; or by plain arrays
+ * with the same meaning, from a file of another kind.
  *
  * Read from the file, never chosen by model name: normalizers, pre-tokenizers, BPE model (byte-level and SentencePiece
  * style with byte fallback), added tokens, post-processor, decoders. A part that is not implemented is refused by name when
@@ -33,9 +34,41 @@ enum status token_list_append(struct token_list *list, const int32_t *ids, size_
 
 /* `path`: a tokenizer.json, or a folder that holds one. *out is NULL on failure. `log` (may be NULL) gets warnings. */
 enum status tokenizer_open(struct tokenizer **out, const char *path, const struct log *log, struct error *err) NODISCARD;
-/* The same from bytes in memory (a GGUF reader and the fuzzer use it). `name` is for messages. */
+/* The same from bytes in memory (the fuzzer uses it). `name` is for messages. */
 enum status tokenizer_parse(struct tokenizer **out, const char *json, size_t n, const char *name, const struct log *log, struct error *err) NODISCARD;
 void tokenizer_destroy(struct tokenizer **tokenizer);
+
+/* ---- from plain arrays ---- */
+
+struct tokenizer_text {
+	const char *data; /* no NUL needed */
+	size_t size;
+};
+
+/* What a token is to the tokenizer; control tokens are the special ones. Numbers as in GGUF files. */
+enum token_kind { TOKEN_NORMAL = 1, TOKEN_UNKNOWN, TOKEN_CONTROL, TOKEN_USER_DEFINED, TOKEN_UNUSED, TOKEN_BYTE };
+
+enum tokenizer_model {
+	TOKENIZER_BYTE_LEVEL,   /* merges over printable characters that stand for bytes, as GPT-2's */
+	TOKENIZER_SENTENCEPIECE /* scores over text with marks for spaces, bytes for what is unknown, as Llama 2's */
+};
+
+/* All borrowed during the call. */
+struct tokenizer_description {
+	enum tokenizer_model model;
+	const char *split; /* byte level: the pre-tokenizer's name ("llama-bpe", "qwen2", …), NULL: "default". Unknown names are refused */
+	int32_t count;
+	const struct tokenizer_text *tokens; /* [count] by id */
+	const uint8_t *kinds;                /* [count] enum token_kind */
+	const float *scores;                 /* [count] SentencePiece: higher joins first */
+	const struct tokenizer_text *merges; /* [merge_count] byte level: "a b", first joins first */
+	size_t merge_count;
+	int32_t bos, eos, unknown;              /* -1: none */
+	int add_bos, add_eos, add_space_prefix; /* 0, 1; -1: what the model does where nothing is said */
+};
+/* `name` is for messages. *out is NULL on failure. */
+enum status tokenizer_create(struct tokenizer **out, const struct tokenizer_description *description, const char *name, const struct log *log,
+                             struct error *err) NODISCARD;
 
 /* One more than the largest id that the file names. */
 int32_t tokenizer_vocab_size(const struct tokenizer *tokenizer);

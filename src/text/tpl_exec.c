@@ -106,7 +106,9 @@ static enum status exec_capture(struct tpl_run *run, struct tpl_frame *frame, co
 	TRY(tpl_frame_new(run, frame, &inner));
 	inner->captured = v;
 	TRY(tpl_eval(run, inner, node->kind == TPL_SET_BLOCK ? node->b : node->a, &v));
-	return node->kind == TPL_SET_BLOCK ? tpl_assign(run, frame, node->a, v) : tpl_text_str(run, run->out, v);
+	if (node->kind == TPL_SET_BLOCK) return tpl_assign(run, frame, node->a, v);
+	if (v.kind != TPL_STRING) return FAIL(run->err, BAD_INPUT, "the filter of a filter block gives a %s, not a str", tpl_kind_name(v));
+	return tpl_text_string(run, run->out, v.string);
 }
 
 static enum status exec_with(struct tpl_run *run, struct tpl_frame *frame, const struct tpl_node *node)

@@ -152,14 +152,15 @@ FILTER(truncate)
 	size_t cut;
 	struct tpl_value head;
 	struct tpl_text t = {0};
-	TRY(tpl_arg_string(run, &in, &s));
+	size_t chars;
 	TRY(tpl_arg_int(run, got->at[0], 255, &length));
 	if (got->at[2]) TRY(tpl_arg_string(run, got->at[2], &end));
 	TRY(tpl_arg_int(run, got->at[3] && got->at[3]->kind == TPL_NONE ? NULL : got->at[3], 5, &leeway));
 	int64_t end_chars = end ? (int64_t)end->chars : 3;
 	if (length < end_chars || leeway < 0 || length > INT64_MAX - leeway) return FAIL(run->err, BAD_INPUT, "truncate: the length or the leeway is out of range");
 	*out = in;
-	if ((int64_t)s->chars <= length + leeway) return STATUS_OK;
+	if (tpl_length(in, &chars) && (int64_t)chars <= length + leeway) return STATUS_OK; /* whatever it is */
+	TRY(tpl_arg_string(run, &in, &s));
 	TRY(tpl_string_offset(run, s, (size_t)(length - end_chars), &cut));
 	TRY(tpl_string_cut(run, s, 0, cut, &head));
 	const char *blank = head.string->size ? memrchr(head.string->data, ' ', head.string->size) : NULL;

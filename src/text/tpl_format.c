@@ -336,7 +336,7 @@ enum status tpl_percent(struct tpl_run *run, const struct tpl_string *format, st
 		TRY(put_conversion(run, &t, &c, args.kind == TPL_TUPLE ? args.seq->items[used] : args));
 		used++;
 	}
-	bool may_be_left = args.kind == TPL_DICT || args.kind == TPL_LIST || args.kind == TPL_RANGE; /* what Python takes for mappings */
+	bool may_be_left = args.kind == TPL_DICT || args.kind == TPL_LIST || args.kind == TPL_RANGE || args.kind == TPL_UNDEFINED; /* what Python takes for mappings */
 	if (used < count && !(may_be_left && used == 0)) return FAIL(run->err, BAD_INPUT, "'%%' has fewer conversions than values");
 	return tpl_text_finish(run, &t, false, out);
 }

@@ -3,6 +3,7 @@
 
 #include "text/tpl_ops.h"
 #include "text/tpl_parse.h"
+#include "text/tpl_text.h"
 
 static enum status parse_unary(struct tpl_parser *p, bool filters, struct tpl_node **out);
 
@@ -355,10 +356,10 @@ static enum status parse_subscript(struct tpl_parser *p, struct tpl_node **node)
 {
 	int line = p->token++->line; /* [ */
 	struct tpl_node *first = NULL, **end = &first, *made;
-	if (tpl_at_op(p, ']')) return tpl_unexpected(p, "a subscript");
-	TRY(parse_bound(p, &end));
+	bool none = tpl_at_op(p, ']'); /* x[] is x[()] */
+	if (!none) TRY(parse_bound(p, &end));
 	if (!tpl_at_op(p, ':')) {
-		if (tpl_at_op(p, ',')) { /* a tuple as the key */
+		if (none || tpl_at_op(p, ',')) { /* a tuple as the key */
 			struct tpl_node *tuple;
 			TRY(tpl_node_new(p, TPL_TUPLE_OF, &tuple));
 			tuple->list = first;
@@ -416,13 +417,31 @@ static enum status parse_postfix(struct tpl_parser *p, struct tpl_node **node)
 	}
 }
 
+/* The name of a filter or test; dots belong to it. Whether it exists is asked when it is used. */
+static enum status parse_dotted(struct tpl_parser *p, const struct tpl_string **out)
+{
+	TRY(tpl_expect_name(p, out));
+	while (tpl_skip_op(p, '.')) {
+		struct tpl_text t = {0};
+		const struct tpl_string *more;
+		struct tpl_value name;
+		TRY(tpl_expect_name(p, &more));
+		TRY(tpl_text_string(p->run, &t, *out));
+		TRY(tpl_text_puts(p->run, &t, "."));
+		TRY(tpl_text_string(p->run, &t, more));
+		TRY(tpl_text_finish(p->run, &t, false, &name));
+		*out = name.string;
+	}
+	return STATUS_OK;
+}
+
 static enum status parse_test(struct tpl_parser *p, struct tpl_node **node)
 {
 	int line = p->token++->line; /* is */
 	bool negated = tpl_skip_name(p, "not");
 	struct tpl_node *test, *argument;
 	TRY(new_pair(p, TPL_TEST, line, *node, NULL, &test));
-	TRY(tpl_expect_name(p, &test->name));
+	TRY(parse_dotted(p, &test->name));
 	if (tpl_at_op(p, '(')) TRY(parse_arguments(p, &test->list));
 	else if (p->token->kind == TPL_TOKEN_CONSTANT || tpl_at_op(p, '[') || tpl_at_op(p, '{') ||
 	         (p->token->kind == TPL_TOKEN_NAME && !tpl_at_name(p, "else") && !tpl_at_name(p, "or") && !tpl_at_name(p, "and"))) {
@@ -442,7 +461,7 @@ enum status tpl_parse_filter(struct tpl_parser *p, struct tpl_node *input, struc
 	do {
 		struct tpl_node *filter;
 		TRY(new_pair(p, TPL_FILTER, p->token->line, *out, NULL, &filter));
-		TRY(tpl_expect_name(p, &filter->name));
+		TRY(parse_dotted(p, &filter->name));
 		if (tpl_at_op(p, '(')) TRY(parse_arguments(p, &filter->list));
 		*out = filter;
 	} while (tpl_skip_op(p, '|'));

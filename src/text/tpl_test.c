@@ -37,8 +37,16 @@ PLAIN_TEST(sequence, is_sequence(in))
 PLAIN_TEST(callable, in.kind == TPL_MACRO || in.kind == TPL_FUNCTION || in.kind == TPL_METHOD || in.kind == TPL_LOOP || in.kind == TPL_UNDEFINED)
 PLAIN_TEST(escaped, in.kind == TPL_STRING && in.string->markup)
 PLAIN_TEST(sameas, tpl_same(in, *got->at[0]))
-PLAIN_TEST(known_filter, in.kind == TPL_STRING && tpl_filter_exists(in.string))
-PLAIN_TEST(known_test, in.kind == TPL_STRING && tpl_test_exists(in.string))
+
+static enum status known(struct tpl_run *run, struct tpl_value in, bool (*exists)(const struct tpl_string *), struct tpl_value *out)
+{
+	if (!tpl_hashable(in)) return FAIL(run->err, BAD_INPUT, "a %s cannot be the name of a filter or a test", tpl_kind_name(in));
+	*out = tpl_bool(in.kind == TPL_STRING && exists(in.string));
+	return STATUS_OK;
+}
+
+TEST(known_filter) { (void)got; return known(run, in, tpl_filter_exists, out); }
+TEST(known_test) { (void)got; return known(run, in, tpl_test_exists, out); }
 
 static enum status cased(struct tpl_run *run, struct tpl_value in, enum tpl_letter as, struct tpl_value *out)
 {

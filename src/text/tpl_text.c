@@ -83,7 +83,19 @@ enum status tpl_text_repeat(struct tpl_run *run, struct tpl_text *t, const struc
 	if (!size_mul(s->size, times, &bytes)) return tpl_out_of(run, "memory");
 	if (bytes == 0) return STATUS_OK;
 	TRY(reserve(run, t, bytes));
-	for (size_t i = 0; i < times; i++) TRY(tpl_text_string(run, t, s));
+	if (s->mark_count > 0) {
+		for (size_t i = 0; i < times; i++) TRY(tpl_text_string(run, t, s));
+		return STATUS_OK;
+	}
+	TRY(tpl_pay_bytes(run, bytes));
+	char *start = t->data + t->size;
+	memcpy(start, s->data, s->size);
+	for (size_t done = s->size; done < bytes;) { /* what is there already, once more */
+		size_t n = done < bytes - done ? done : bytes - done;
+		memcpy(start + done, start, n);
+		done += n;
+	}
+	t->size += bytes;
 	return STATUS_OK;
 }
 
@@ -187,12 +199,13 @@ static bool cased_or_ignorable(uint32_t cp, bool *ignorable)
 	return tpl_letter_case(cp) != TPL_LETTER_NONE;
 }
 
-/* A capital sigma at the end of a word becomes the final form: a cased letter before it and none after, ignorable ones aside. */
-static bool is_final_sigma(const struct tpl_string *s, size_t at)
+/* A capital sigma at the end of a word becomes the final form: within [from, to), a cased letter before it and none after, ignorable
+ * ones aside. */
+static bool is_final_sigma(const struct tpl_string *s, size_t from, size_t to, size_t at)
 {
 	bool ignorable = true, before = false;
 	uint32_t cp;
-	for (size_t i = at; i > 0 && ignorable && !before;) {
+	for (size_t i = at; i > from && ignorable && !before;) {
 		do i--;
 		while (((unsigned char)s->data[i] & 0xC0) == 0x80);
 		(void)utf8_decode(s->data + i, s->size - i, &cp);
@@ -200,17 +213,17 @@ static bool is_final_sigma(const struct tpl_string *s, size_t at)
 	}
 	if (!before) return false;
 	ignorable = true;
-	for (size_t i = at + 2; i < s->size && ignorable;) {
+	for (size_t i = at + 2; i < to && ignorable;) {
 		i += utf8_decode(s->data + i, s->size - i, &cp);
 		if (cased_or_ignorable(cp, &ignorable) && !ignorable) return false;
 	}
 	return true;
 }
 
-static enum status put_lower(struct tpl_run *run, struct tpl_text *t, const struct tpl_string *s, size_t at, uint32_t cp, bool user)
+static enum status put_lower(struct tpl_run *run, struct tpl_text *t, uint32_t cp, bool final_sigma, bool user)
 {
 	if (cp == 0x130) return tpl_text_bytes(run, t, "i\xCC\x87", 3, user);
-	if (cp == 0x3A3) return put_cp(run, t, is_final_sigma(s, at) ? 0x3C2 : 0x3C3, user);
+	if (final_sigma) return put_cp(run, t, 0x3C2, user);
 	return put_cp(run, t, (uint32_t)utf8proc_tolower((utf8proc_int32_t)cp), user);
 }
 
@@ -225,7 +238,7 @@ enum status tpl_text_cased(struct tpl_run *run, struct tpl_text *t, const struct
 		bool user = tpl_marked(s, at, &cursor);
 		i += utf8_decode(s->data + i, s->size - i, &cp);
 		if (how == TPL_UPPER) TRY(put_upper(run, t, cp, false, user));
-		else if (how == TPL_LOWER || inside) TRY(put_lower(run, t, s, at, cp, user));
+		else if (how == TPL_LOWER || inside) TRY(put_lower(run, t, cp, cp == 0x3A3 && is_final_sigma(s, from, to, at), user));
 		else TRY(put_upper(run, t, cp, true, user));
 		inside = how == TPL_CAPITALIZE || tpl_letter_case(cp) != TPL_LETTER_NONE;
 	}

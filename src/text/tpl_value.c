@@ -317,7 +317,14 @@ enum status tpl_iter_next(struct tpl_run *run, struct tpl_iter *it, bool *more, 
 		*more = true;
 		it->at += utf8_length(v.string->data[at]);
 		TRY(tpl_pay(run, 1));
-		return tpl_string_cut(run, v.string, at, it->at, out);
+		struct tpl_string plain = *v.string;
+		plain.markup = false; /* the characters of a `safe` string are plain ones */
+		if (plain.chars > 1) return tpl_string_cut(run, &plain, at, it->at, out);
+		struct tpl_string *only;
+		TRY(TPL_NEW(run, only, 1));
+		*only = plain;
+		*out = tpl_string(only);
+		return STATUS_OK;
 	}
 	if (v.kind == TPL_GENERATOR) {
 		if (v.seq->taken == v.seq->count) return STATUS_OK;

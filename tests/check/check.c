@@ -95,7 +95,8 @@ static uint16_t f16_from_f32(float value)
 
 void fill_with(void *out, enum dtype dtype, size_t n, enum fill fill, uint64_t seed, uint64_t stream)
 {
-	for (size_t i = 0; i < n; i++) {
+	if (!dtype_is_plain(dtype)) blocks_fill(out, dtype, n, fill, seed, stream);
+	for (size_t i = 0; dtype_is_plain(dtype) && i < n; i++) {
 		float value = fill_value(fill, seed, stream, i);
 		if (dtype == DTYPE_F32) memcpy((char *)out + i * 4, &value, 4);
 		else {
@@ -111,6 +112,7 @@ double element(const void *data, enum dtype dtype, size_t i)
 {
 	uint16_t half;
 	float value;
+	if (!dtype_is_plain(dtype)) return (double)blocks_value(data, dtype, i);
 	if (dtype == DTYPE_F32) {
 		memcpy(&value, (const char *)data + i * 4, 4);
 		return (double)value;
@@ -215,7 +217,7 @@ struct test_weight test_weight_make(struct check *c, enum dtype dtype, int n, in
 {
 	const struct variant *v = &c->variant[0];
 	struct test_weight t = {.w = {.dtype = dtype, .n = n, .k = k}};
-	size_t bytes = v->device->vt->linear_bytes(dtype, n, k), row = (size_t)k * dtype_bytes(dtype);
+	size_t bytes = v->device->vt->linear_bytes(dtype, n, k), row = dtype_size(dtype, (size_t)k);
 	t.panels = guarded_alloc(bytes);
 	t.source = guarded_alloc((size_t)n * row);
 	memset(t.panels.data, 0, bytes);

@@ -38,9 +38,12 @@ enum fill {
 	FILL_COUNT
 };
 const char *fill_name(enum fill fill);
-/* n elements of `dtype` at `out`; stream tells the tensors of a case apart. */
+/* n elements of `dtype` (whole blocks) at `out`; stream tells the tensors of a case apart. */
 void fill_with(void *out, enum dtype dtype, size_t n, enum fill fill, uint64_t seed, uint64_t stream);
 double element(const void *data, enum dtype dtype, size_t i); /* widened */
+/* The same for block types (blocks.c). */
+void blocks_fill(void *out, enum dtype dtype, size_t n, enum fill fill, uint64_t seed, uint64_t stream);
+float blocks_value(const void *data, enum dtype dtype, size_t i);
 
 /* --- variants: opened devices */
 struct variant {

@@ -175,6 +175,21 @@ static void test_admission_by_current_need_and_in_order(void **state)
 	close_scheduler();
 }
 
+static void test_a_pool_sized_for_its_requests_is_used_to_the_last_block(void **state)
+{
+	(void)state;
+	open_scheduler(3, ROWS, 6, 0, false); /* two blocks each, nothing for a watermark */
+	for (int i = 0; i < 3; i++) (void)submit(16, 17, 0);
+	make_plan();
+	assert_int_equal(plan.seqs, 3);
+	run_plan();
+	step();
+	assert_int_equal(kv_group_free_blocks(&group), 0);
+	for (int i = 0; i < 15; i++) step();
+	assert_null(scheduler_any(scheduler));
+	close_scheduler();
+}
+
 static void test_the_youngest_is_preempted_and_comes_back_first(void **state)
 {
 	(void)state;
@@ -354,6 +369,7 @@ int main(void)
 		cmocka_unit_test(test_prefill_is_chunked_and_logits_come_with_the_last_chunk),
 		cmocka_unit_test(test_rows_are_shared_among_decodes_the_oldest_prefill_and_short_ones),
 		cmocka_unit_test(test_admission_by_current_need_and_in_order),
+		cmocka_unit_test(test_a_pool_sized_for_its_requests_is_used_to_the_last_block),
 		cmocka_unit_test(test_the_youngest_is_preempted_and_comes_back_first),
 		cmocka_unit_test(test_cached_prefixes_are_adopted_but_not_the_last_token),
 		cmocka_unit_test(test_siblings_compute_a_common_prompt_once),

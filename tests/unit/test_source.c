@@ -475,7 +475,11 @@ static void test_random_regions(void **state)
 {
 	(void)state;
 	enum { ROWS = 9, COLS = 37 };
-	for (int dtype = 0; dtype < DTYPE_COUNT; dtype++) {
+	struct source *none;
+	struct error refusal = {0};
+	assert_int_equal(source_open_random(&none, 1, DTYPE_Q4_K, &refusal), STATUS_UNSUPPORTED);
+	assert_non_null(strstr(refusal.text, "this model is Q4_K"));
+	for (int dtype = 0; dtype < DTYPE_PLAIN_COUNT; dtype++) {
 		struct source *source = open_random(7, (enum dtype)dtype);
 		struct source_tensor t;
 		struct source_scratch a = {0}, b = {0};

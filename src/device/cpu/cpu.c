@@ -180,7 +180,7 @@ static size_t cpu_free_bytes(const struct device *device)
 
 /* Sizes of the workspace's parts, in floats; each a multiple of 16 so that all parts stay aligned. */
 struct workspace {
-	size_t packed, partial, unit_start, stack, tile, total;
+	size_t packed, partial, unit_start, wide, stack, tile, total;
 };
 
 static size_t round_up(size_t x, size_t unit)
@@ -195,10 +195,11 @@ static struct workspace workspace_size(const struct cpu_stream *stream, int memb
 		.packed = round_up((size_t)o->max_rows * (size_t)o->max_k, 16),
 		.partial = (size_t)stream->partials * TILE_STRIDE,
 		.unit_start = round_up((size_t)o->max_rows + 1, 16),
+		.wide = (size_t)(LINEAR_WIDE_K + 2 * QUANT_GROUP) * PANEL,
 		.stack = (size_t)LINEAR_BLOCK_PANELS * SUMTREE_MAX_DEPTH * (size_t)stream->block_rows * PANEL,
 		.tile = (size_t)4 * TILE_MAX_ROWS * TILE_STRIDE,
 	};
-	size.total = size.packed + size.partial + size.unit_start + (size.stack + size.tile) * (size_t)members;
+	size.total = size.packed + size.partial + size.unit_start + (size.wide + size.stack + size.tile) * (size_t)members;
 	return size;
 }
 
@@ -244,7 +245,7 @@ static enum status cpu_stream_create(struct device *device, const struct stream_
 	stream->partial = carve(&at, size.partial);
 	stream->unit_start = (int *)carve(&at, size.unit_start);
 	for (int i = 0; i < members; i++)
-		stream->scratch[i] = (struct cpu_scratch){.stack = carve(&at, size.stack), .tile = carve(&at, size.tile)};
+		stream->scratch[i] = (struct cpu_scratch){.wide = carve(&at, size.wide), .stack = carve(&at, size.stack), .tile = carve(&at, size.tile)};
 	*out = &stream->base;
 	return STATUS_OK;
 fail:

@@ -31,8 +31,11 @@ struct cpu_device {
 #define LINEAR_BLOCK_PANELS 4
 #define LINEAR_CHUNK_K 256
 
+#define LINEAR_WIDE_K 128 /* inputs of a panel that are widened at a time for all tiles (block types): 16 KiB */
+
 /* What one member needs while it works on a chunk. All 64-byte aligned. */
 struct cpu_scratch {
+	float *wide;  /* [LINEAR_WIDE_K + 2 * QUANT_GROUP][PANEL] weights of a block type, widened */
 	float *stack; /* [LINEAR_BLOCK_PANELS][SUMTREE_MAX_DEPTH][block rows][PANEL] chains in flight */
 	float *tile;  /* attention: 4 x [TILE_MAX_ROWS][TILE_STRIDE]: queries, weights, block result, running result */
 };

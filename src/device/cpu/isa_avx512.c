@@ -11,6 +11,12 @@ const struct cpu_kernels cpu_kernels_avx512 = {
 	.linear_rows = VEC_LINEAR_ROWS,
 	.attend_rows = VEC_ATTEND_ROWS,
 	.chain = {[DTYPE_F32] = chain_f32, [DTYPE_F16] = chain_f16, [DTYPE_BF16] = chain_bf16},
+#define QUANT_SLOT(type) [DTYPE_##type] = chain_##type,
+	.quant_chain = {QUANT_TYPES(QUANT_SLOT)},
+#undef QUANT_SLOT
+#define QUANT_SLOT(type) [DTYPE_##type] = widen_##type,
+	.quant_widen = {QUANT_TYPES(QUANT_SLOT)},
+	.quant_rows = VEC_QUANT_ROWS,
 	.rms_norm = rms_norm,
 	.rope = rope,
 	.swiglu = swiglu,

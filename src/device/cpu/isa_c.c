@@ -8,6 +8,7 @@
 
 #include "device/cpu/exp.h"
 #include "device/cpu/kernels.h"
+#include "device/cpu/quant.h"
 
 /* Sum of 16 lanes: halves are added until one is left. */
 static float lane_sum(const float lane[LANES])
@@ -63,6 +64,33 @@ static void chain_bf16(float *acc, const void *w, const float *x, int k, int row
 		chain_f32(acc, wide, x + i * rows, 1, rows);
 	}
 }
+
+/* Block types: quant_element defines each weight. */
+static void quant_widen(enum dtype dtype, float *out, const void *panel, int k0, int k)
+{
+	for (int i = 0; i < k; i++)
+		for (int j = 0; j < PANEL; j++) out[i * PANEL + j] = quant_element(dtype, panel, k0 + i, j);
+}
+
+static void quant_chain(enum dtype dtype, float *acc, const void *panel, const float *x, int k0, int k, int rows)
+{
+	float wide[PANEL];
+	for (int i = 0; i < k; i++) {
+		quant_widen(dtype, wide, panel, k0 + i, 1);
+		chain_f32(acc, wide, x + i * rows, 1, rows);
+	}
+}
+
+#define QUANT_TYPE(type)                                                                                                 \
+	static void chain_##type(float *acc, const void *panel, const float *x, int k0, int k, int rows)                 \
+	{                                                                                                                \
+		quant_chain(DTYPE_##type, acc, panel, x, k0, k, rows);                                                   \
+	}                                                                                                                \
+	static void widen_##type(float *out, const void *panel, int k0, int k)                                           \
+	{                                                                                                                \
+		quant_widen(DTYPE_##type, out, panel, k0, k);                                                            \
+	}
+QUANT_TYPES(QUANT_TYPE)
 
 static void rms_norm(float *out, const float *x, const float *weight, int n, float eps)
 {
@@ -180,6 +208,12 @@ const struct cpu_kernels cpu_kernels_c = {
 	.linear_rows = 4,
 	.attend_rows = 4,
 	.chain = {[DTYPE_F32] = chain_f32, [DTYPE_F16] = chain_f16, [DTYPE_BF16] = chain_bf16},
+#define QUANT_SLOT(type) [DTYPE_##type] = chain_##type,
+	.quant_chain = {QUANT_TYPES(QUANT_SLOT)},
+#undef QUANT_SLOT
+#define QUANT_SLOT(type) [DTYPE_##type] = widen_##type,
+	.quant_widen = {QUANT_TYPES(QUANT_SLOT)},
+	.quant_rows = 4,
 	.rms_norm = rms_norm,
 	.rope = rope,
 	.swiglu = swiglu,

@@ -15,6 +15,7 @@
 
 #define LANES 16             /* partial sums of a reduction over one row: element i goes to lane i % LANES */
 #define PANEL 32             /* outputs of a weight panel: [K][PANEL] elements, a bf16 k-step is one cache line */
+#define QUANT_GROUP 32       /* inputs that share what scales them, in every block type; a block is one or more groups */
 #define KV_BLOCK 256         /* positions whose softmax is one unit of the definition, anchored at position 0 */
 #define KV_GROUP 16          /* positions that are surely in one cache block (block_tokens is a multiple of it) */
 #define TILE_MAX_ROWS 14     /* no table's attend_rows exceeds it */
@@ -27,6 +28,8 @@ static inline int panel_slot(enum dtype dtype, int lane)
 {
 	return dtype == DTYPE_BF16 ? lane % LANES * 2 + lane / LANES : lane;
 }
+
+#define QUANT_TYPES(X) X(Q8_0) X(Q4_0) X(Q4_1) X(Q5_0) X(Q5_1) X(Q4_K) X(Q5_K) X(Q6_K) /* the block types */
 
 /* A tile of `rows` query vectors against one block of KV_BLOCK positions of one KV head. Row r sees the positions
  * [lo[r], hi[r]) of the block, lo < hi. Memory of positions that no row sees is not used in any result; that of groups (KV_GROUP
@@ -64,7 +67,12 @@ struct cpu_kernels {
 
 	/* acc[r][j] = fma chain over ascending i of x[i][r] * w[i][j], continued from acc. acc [rows][PANEL], x [k][rows], w [k][PANEL]
 	 * with panel_slot(dtype, j) in place of j. */
-	void (*chain[DTYPE_COUNT])(float *acc, const void *w, const float *x, int k, int rows);
+	void (*chain[DTYPE_PLAIN_COUNT])(float *acc, const void *w, const float *x, int k, int rows);
+	/* Block types: the same for inputs [k0, k0 + k) of a panel, multiples of QUANT_GROUP, x and acc as above, rows <= quant_rows. */
+	void (*quant_chain[DTYPE_COUNT])(float *acc, const void *panel, const float *x, int k0, int k, int rows);
+	/* ... and as weights of an F32 panel, out [k][PANEL]. */
+	void (*quant_widen[DTYPE_COUNT])(float *out, const void *panel, int k0, int k);
+	int quant_rows; /* beyond, widening once for all rows is faster than in each chain */
 
 	void (*rms_norm)(float *out, const float *x, const float *weight, int n, float eps); /* out may be x */
 	void (*rope)(float *x, const float *cosine, const float *sine, int half);             /* pairs (i, i + half) */

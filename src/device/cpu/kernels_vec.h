@@ -9,8 +9,10 @@
 
 #include "device/cpu/exp.h"
 #include "device/cpu/kernels.h"
+#include "device/cpu/quant.h"
 
 #define UNROLL_ROWS _Pragma("GCC unroll 14")
+#define UNROLL_OCTET _Pragma("GCC unroll 8")
 
 /* One case a row count: `body(n)` with n a constant. */
 #define ROW_CASE(n, body) case n: body(n); break;
@@ -19,6 +21,8 @@
 #define ROW_CASES_14(body)                                                                                                   \
 	ROW_CASES_3(body) ROW_CASE(4, body) ROW_CASE(5, body) ROW_CASE(6, body) ROW_CASE(7, body) ROW_CASE(8, body)         \
 	ROW_CASE(9, body) ROW_CASE(10, body) ROW_CASE(11, body) ROW_CASE(12, body) ROW_CASE(13, body) ROW_CASE(14, body)
+
+#define QUANT_CASE(n, type) case n: QUANT_CHAIN(type, n) break;
 
 /* Halves are added (maximum taken) until one lane is left: the order of isa_c.c. */
 VEC float lane_sum(v16 a)
@@ -127,6 +131,109 @@ static void chain_bf16(float *acc, const void *w, const float *x, int k, int row
 {
 	switch (rows) { LINEAR_CASES(CHAIN_BF16) }
 }
+
+/* --- linear over block types ------------------------------------------------------------------------------------------ */
+
+/* Scale and min of outputs [0,16) and [16,32) for the inputs from 8 * octet of a group on. */
+VEC void quant_scales(enum dtype type, const char *block, const char *group, int octet, v16 scale[2], v16 min[2])
+{
+	const struct quant_layout at = quant_layout(type);
+	for (int h = 0; h < 2; h++) {
+		scale[h] = v_load_f16((const uint16_t *)(const void *)block + h * LANES);
+		if (type == DTYPE_Q6_K) scale[h] = v_mul(scale[h], v_load_i8((const int8_t *)group + octet / 2 * PANEL + h * LANES));
+		else if (at.scales) scale[h] = v_mul(scale[h], v_load_u8((const uint8_t *)group + h * LANES));
+		if (!at.min) continue;
+		min[h] = v_load_f16((const uint16_t *)(const void *)(block + at.min) + h * LANES);
+		if (at.mins) min[h] = v_negate(v_mul(min[h], v_load_u8((const uint8_t *)group + at.scales + h * LANES)));
+	}
+}
+
+/* Eight inputs of 32 outputs as words: four low bits each, and what lies above them, moved up by four. */
+VEC void quant_words(enum dtype type, const char *group, int octet, w16 low[2], w16 high[2])
+{
+	const struct quant_layout at = quant_layout(type);
+	if (type == DTYPE_Q8_0) return;
+	for (int h = 0; h < 2; h++) {
+		low[h] = w_load(group + at.low + (octet * PANEL + h * LANES) * 4);
+		if (at.high_bits == 2) high[h] = w_up(w_down(w_load(group + at.high + (octet / 2 * PANEL + h * LANES) * 4), octet % 2 * 16), 4);
+		if (at.high_bits == 1) high[h] = w_up(w_down(w_load(group + at.high + h * LANES * 4), octet * 8), 4);
+	}
+}
+
+/* Input i of the eight, of 16 outputs. */
+VEC v16 quant_weight(enum dtype type, const char *bytes, int i, w16 low, w16 high, v16 scale, v16 min)
+{
+	v16 q;
+	if (type == DTYPE_Q8_0) return v_mul(scale, v_load_i8((const int8_t *)bytes + i * PANEL));
+	low = w_down(low, 4 * i);
+	if (quant_layout(type).high_bits == 2) q = v_bits6(low, w_down(high, 2 * i), (float)quant_offset(type));
+	else if (quant_layout(type).high_bits) q = v_bits5(low, w_down(high, i), (float)quant_offset(type));
+	else q = v_bits4(low, (float)quant_offset(type));
+	return quant_layout(type).min ? v_fma(scale, q, min) : v_mul(scale, q);
+}
+
+/* Inputs [k0, k0 + k) of a panel in ascending order, widened in registers: `USE(w0, w1)` for each. Reads the panel once, as one stream;
+ * a weight takes four instructions or so, so that memory is the limit of a single row where there are two threads to it. */
+#define QUANT_LOOP(type, USE)                                                                                            \
+	const int size = dtype_block(type);                                                                              \
+	for (int at = k0; at < k0 + k; at += QUANT_GROUP) {                                                              \
+		const char *block = (const char *)panel + (size_t)(at / size) * (size_t)quant_layout(type).bytes;        \
+		const char *group = block + quant_layout(type).head + at % size / QUANT_GROUP * quant_layout(type).group; \
+		v16 scale[2] = {v_zero(), v_zero()}, min[2] = {v_zero(), v_zero()};                                                             \
+		w16 low[2] = {w_zero(), w_zero()}, high[2] = {w_zero(), w_zero()};                                       \
+		for (int octet = 0; octet < 4; octet++) {                                                                \
+			if (octet == 0 || (type == DTYPE_Q6_K && octet == 2)) quant_scales(type, block, group, octet, scale, min); \
+			quant_words(type, group, octet, low, high);                                                      \
+			const char *bytes = group + octet * 8 * PANEL; /* Q8_0 */                                        \
+			UNROLL_OCTET for (int i = 0; i < 8; i++)                                                         \
+			{                                                                                                \
+				v16 w0 = quant_weight(type, bytes, i, low[0], high[0], scale[0], min[0]);                \
+				v16 w1 = quant_weight(type, bytes + LANES, i, low[1], high[1], scale[1], min[1]);        \
+				USE                                                                                      \
+			}                                                                                                \
+		}                                                                                                        \
+	}
+
+#define QUANT_FMA(n)                                     \
+	UNROLL_ROWS for (int r = 0; r < (n); r++)        \
+	{                                                \
+		v16 b = v_set(x[r]);                     \
+		a[r][0] = v_fma(b, w0, a[r][0]);         \
+		a[r][1] = v_fma(b, w1, a[r][1]);         \
+	}                                                \
+	x += (n);
+
+#define QUANT_STORE                         \
+	v_store(out, w0);                   \
+	v_store(out + LANES, w1);           \
+	out += PANEL;
+
+#define QUANT_CHAIN(type, n)                                             \
+	{                                                                \
+		v16 a[n][2];                                             \
+		UNROLL_ROWS for (int r = 0; r < (n); r++)                \
+		{                                                        \
+			a[r][0] = v_load(acc + r * PANEL);               \
+			a[r][1] = v_load(acc + r * PANEL + LANES);       \
+		}                                                        \
+		QUANT_LOOP(type, QUANT_FMA(n))                           \
+		UNROLL_ROWS for (int r = 0; r < (n); r++)                \
+		{                                                        \
+			v_store(acc + r * PANEL, a[r][0]);               \
+			v_store(acc + r * PANEL + LANES, a[r][1]);       \
+		}                                                        \
+	}
+
+#define QUANT_TYPE(type)                                                                                         \
+	static void chain_##type(float *acc, const void *panel, const float *x, int k0, int k, int rows)         \
+	{                                                                                                        \
+		switch (rows) { QUANT_CASES(DTYPE_##type) }                                                      \
+	}                                                                                                        \
+	static void widen_##type(float *out, const void *panel, int k0, int k)                                   \
+	{                                                                                                        \
+		QUANT_LOOP(DTYPE_##type, QUANT_STORE)                                                            \
+	}
+QUANT_TYPES(QUANT_TYPE)
 
 /* --- rows ------------------------------------------------------------------------------------------------------------- */
 

@@ -7,7 +7,8 @@
  * panel each, once from memory, then from the second-level cache. Many tiles: a work item is a few panels times a block of tiles, and
  * goes LINEAR_CHUNK_K steps of a panel at a time, which stay in the first-level cache for all tiles of the block; chains pause in
  * `stack` between chunks, so their order stays k ascending. The weights are widened in registers, exactly, wherever they are used
- * (a widened copy in cache was measured slower: it is twice the bytes).
+ * (a widened copy in cache was measured slower: it is twice the bytes). Block types (quant.h) take several instructions an element:
+ * with more than quant_rows rows they are widened LINEAR_WIDE_K steps at a time for all tiles of the block.
  *
  * With a sum_split each leaf segment is a chain of its own from +0; a finished leaf stays on `stack` until the program of
  * base/sumtree.h adds it to its neighbour. Each span leaves one value, in its slot of y.
@@ -15,6 +16,7 @@
 #include <string.h>
 
 #include "device/cpu/cpu.h"
+#include "device/cpu/quant.h"
 
 /* Below this many multiplications the caller works alone. */
 #define SERIAL_PRODUCTS 65536
@@ -31,6 +33,7 @@ struct linear_job {
 	int rows, tiles, blocks;
 	int panels, group, groups; /* panels, panels per item, items along them */
 	int chunk_k;
+	bool widen; /* block type: by way of scratch */
 	int spans, leaves, leaf_k;
 	struct sum_span span[SUMTREE_MAX_SPANS];   /* relative to the rank's first leaf */
 	uint8_t merges[SUMTREE_MAX_LEAVES];
@@ -76,17 +79,33 @@ static float *chains(const struct item *item, int panel, int depth)
 	return item->scratch->stack + ((size_t)panel * SUMTREE_MAX_DEPTH + (size_t)depth) * one;
 }
 
+static size_t panel_bytes(const struct linear_weight *weight)
+{
+	if (dtype_is_plain(weight->dtype)) return (size_t)weight->k * PANEL * dtype_bytes(weight->dtype);
+	return (size_t)(weight->k / dtype_block(weight->dtype)) * (size_t)quant_layout(weight->dtype).bytes;
+}
+
 static void sum_segment(const struct item *item, int panel, int depth, int k0, int k1)
 {
 	const struct linear_job *job = item->job;
 	const struct linear_weight *weight = job->args->weight;
-	size_t at = ((size_t)(item->first_panel + panel) * (size_t)weight->k + (size_t)k0) * PANEL;
-	const void *w = (const char *)weight->data + at * dtype_bytes(weight->dtype);
+	const char *w = (const char *)weight->data + (size_t)(item->first_panel + panel) * panel_bytes(weight);
 	float *acc = chains(item, panel, depth);
+	enum dtype dtype = weight->dtype;
+	if (job->widen) {
+		int from = k0 / QUANT_GROUP * QUANT_GROUP, to = (k1 + QUANT_GROUP - 1) / QUANT_GROUP * QUANT_GROUP;
+		job->kernels->quant_widen[dtype](item->scratch->wide, w, from, to - from);
+		w = (const char *)(item->scratch->wide + (size_t)(k0 - from) * PANEL);
+		dtype = DTYPE_F32;
+	} else if (dtype_is_plain(dtype)) {
+		w += (size_t)k0 * PANEL * dtype_bytes(dtype);
+	}
 	for (int tile = item->first_tile; tile < item->end_tile; tile++) {
 		int row = tile_begin(job, tile), height = tile_begin(job, tile + 1) - row;
 		const float *x = job->x + (size_t)row * (size_t)weight->k + (size_t)k0 * (size_t)height;
-		job->kernels->chain[weight->dtype](acc + (size_t)(row - item->row) * PANEL, w, x, k1 - k0, height);
+		float *out = acc + (size_t)(row - item->row) * PANEL;
+		if (dtype_is_plain(dtype)) job->kernels->chain[dtype](out, w, x, k1 - k0, height);
+		else job->kernels->quant_chain[dtype](out, w, x, k0, k1 - k0, height);
 	}
 }
 
@@ -95,9 +114,11 @@ static void sum_leaf(const struct item *item, int depth, int k0)
 {
 	const struct linear_job *job = item->job;
 	for (int p = 0; p < item->panels; p++) memset(chains(item, p, depth), 0, (size_t)item->rows * PANEL * sizeof(float));
+	int step = job->widen ? QUANT_GROUP : 1, steps = (job->leaf_k + step - 1) / step; /* chunks of whole groups, the last one apart */
 	int chunks = (job->leaf_k + job->chunk_k - 1) / job->chunk_k;
 	for (int c = 0; c < chunks; c++) {
-		int from = k0 + (int)((int64_t)c * job->leaf_k / chunks), to = k0 + (int)((int64_t)(c + 1) * job->leaf_k / chunks);
+		int from = k0 + (int)((int64_t)c * steps / chunks) * step, to = k0 + (int)((int64_t)(c + 1) * steps / chunks) * step;
+		if (c + 1 == chunks) to = k0 + job->leaf_k;
 		for (int p = 0; p < item->panels; p++) sum_segment(item, p, depth, from, to);
 	}
 }
@@ -188,7 +209,7 @@ static enum status check_linear(const struct cpu_stream *stream, const struct li
 	TRY(cpu_expect_f32(&args->x, "linear x", err));
 	TRY(cpu_expect_f32(&args->y, "linear y", err));
 	if (args->x.dist == TENSOR_PARTIAL) return tensor_expect(&args->x, TENSOR_SHARDED, "linear x", err);
-	if ((unsigned)w->dtype >= DTYPE_COUNT || w->n < 1 || w->k < 1 || args->x.cols != w->k || args->y.cols != w->n || args->x.rows != args->y.rows)
+	if ((unsigned)w->dtype >= DTYPE_COUNT || w->n < 1 || w->k < 1 || w->k % dtype_block(w->dtype) || args->x.cols != w->k || args->y.cols != w->n || args->x.rows != args->y.rows)
 		return FAIL(err, BAD_INPUT, "linear: x [%d,%d] with weight [%d,%d] to y [%d,%d]", args->x.rows, args->x.cols, w->n, w->k, args->y.rows,
 		            args->y.cols);
 	if (args->x.rows > 1 && (args->x.rows > stream->options.max_rows || w->k > stream->options.max_k))
@@ -217,7 +238,9 @@ enum status cpu_linear(struct stream *base, const struct linear_args *args, stru
 	job.blocks = (job.tiles + block_tiles - 1) / block_tiles;
 	job.panels = (args->weight->n + PANEL - 1) / PANEL;
 	bool few = job.rows <= LINEAR_FEW_ROWS;
-	job.chunk_k = few ? job.leaf_k : LINEAR_CHUNK_K;
+	/* A chain begins with a group; leaves of another size are rare and go by way of scratch. */
+	job.widen = !dtype_is_plain(args->weight->dtype) && (job.rows > job.kernels->quant_rows || job.leaf_k % QUANT_GROUP);
+	job.chunk_k = job.widen ? LINEAR_WIDE_K : few ? job.leaf_k : LINEAR_CHUNK_K;
 	/* Several panels an item save reads of x; too few items leave a member idle at the end. */
 	job.group = few ? 1 : LINEAR_BLOCK_PANELS;
 	while (job.group > 1 && job.panels / job.group * job.blocks < 8 * members) job.group--;
@@ -235,7 +258,8 @@ enum status cpu_linear(struct stream *base, const struct linear_args *args, stru
 
 size_t cpu_linear_bytes(enum dtype dtype, int n, int k)
 {
-	return (size_t)(n + PANEL - 1) / PANEL * PANEL * (size_t)k * dtype_bytes(dtype);
+	struct linear_weight weight = {.dtype = dtype, .k = k};
+	return (size_t)(n + PANEL - 1) / PANEL * panel_bytes(&weight);
 }
 
 struct put_job {
@@ -265,6 +289,16 @@ static void put_u32(uint32_t *out, const char *in, int steps)
 	for (int k = 0; k < steps; k++) memcpy(out + (size_t)k * PANEL, in + (size_t)k * 4, 4);
 }
 
+static void put_blocks(const struct put_job *job, int panel, int lo, int hi)
+{
+	enum dtype dtype = job->w->dtype;
+	size_t stored = dtype_size(dtype, (size_t)dtype_block(dtype)), packed = (size_t)quant_layout(dtype).bytes;
+	char *out = (char *)job->w->data + (size_t)panel * panel_bytes(job->w);
+	for (int b = 0; b < job->w->k / dtype_block(dtype); b++, out += packed)
+		for (int lane = lo; lane < hi; lane++)
+			quant_pack(dtype, out, lane, job->src + (size_t)(panel * PANEL + lane - job->n0) * job->src_stride + (size_t)b * stored);
+}
+
 /* A whole BF16 panel: the lanes j and j + LANES of a k-step are the halves of one word (panel_slot). */
 static void put_bf16_pair(uint16_t *out, const char *low, const char *high, int steps)
 {
@@ -285,6 +319,10 @@ static void put_chunk(void *context, int chunk, int member)
 	size_t unit = dtype_bytes(job->w->dtype);
 	int panel = job->first_panel + chunk, lo, hi;
 	put_lanes(job, panel, &lo, &hi);
+	if (!dtype_is_plain(job->w->dtype)) {
+		put_blocks(job, panel, lo, hi);
+		return;
+	}
 	for (int k0 = 0; k0 < job->w->k; k0 += PUT_CHUNK_K) {
 		int steps = job->w->k - k0 < PUT_CHUNK_K ? job->w->k - k0 : PUT_CHUNK_K;
 		size_t at = ((size_t)panel * (size_t)job->w->k + (size_t)k0) * PANEL;
@@ -306,15 +344,18 @@ static void copy_chunk(void *context, int chunk, int member)
 {
 	(void)member;
 	const struct put_job *job = context;
-	size_t unit = dtype_bytes(job->w->dtype), panel_bytes = (size_t)job->w->k * PANEL * unit;
+	size_t unit = dtype_bytes(job->w->dtype), bytes = panel_bytes(job->w), block = (size_t)quant_layout(job->w->dtype).bytes;
 	int panel = job->first_panel + chunk, lo, hi;
 	put_lanes(job, panel, &lo, &hi);
-	char *out = (char *)job->w->data + (size_t)panel * panel_bytes;
-	const char *in = job->panels + (size_t)panel * panel_bytes;
+	char *out = (char *)job->w->data + (size_t)panel * bytes;
+	const char *in = job->panels + (size_t)panel * bytes;
 	if (lo == 0 && hi == PANEL) {
-		memcpy(out, in, panel_bytes);
+		memcpy(out, in, bytes);
 		return;
 	}
+	for (size_t at = 0; block && at < bytes; at += block)
+		for (int lane = lo; lane < hi; lane++) quant_copy_lane(job->w->dtype, out + at, in + at, lane);
+	if (block) return;
 	for (size_t k = 0; k < (size_t)job->w->k; k++)
 		for (int lane = lo; lane < hi; lane++) {
 			size_t at = (k * PANEL + (size_t)panel_slot(job->w->dtype, lane)) * unit;
@@ -324,7 +365,7 @@ static void copy_chunk(void *context, int chunk, int member)
 
 static enum status check_rows(const struct linear_weight *w, int n0, int rows, struct error *err)
 {
-	if ((unsigned)w->dtype < DTYPE_COUNT && w->data && n0 >= 0 && rows >= 0 && rows <= w->n - n0) return STATUS_OK;
+	if ((unsigned)w->dtype < DTYPE_COUNT && w->data && w->k % dtype_block(w->dtype) == 0 && n0 >= 0 && rows >= 0 && rows <= w->n - n0) return STATUS_OK;
 	return FAIL(err, BAD_INPUT, "linear weight [%d,%d]: rows [%d,%d) are not in it", w->n, w->k, n0, n0 + rows);
 }
 
@@ -357,7 +398,7 @@ enum status cpu_linear_copy_rows(struct stream *stream, const struct linear_weig
 enum status cpu_vector_put(struct stream *stream, float *dst, const void *src, enum dtype dtype, int n, struct error *err)
 {
 	(void)stream;
-	if ((unsigned)dtype >= DTYPE_COUNT || n < 0) return FAIL(err, BAD_INPUT, "vector put: %d elements of type %d", n, (int)dtype);
+	if (!dtype_is_plain(dtype) || n < 0) return FAIL(err, BAD_INPUT, "vector put: %d elements of type %s", n, dtype_name(dtype));
 	const char *in = src;
 	for (int i = 0; i < n; i++) {
 		uint16_t half;

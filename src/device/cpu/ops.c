@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "device/cpu/cpu.h"
+#include "device/cpu/quant.h"
 
 /* Work below this many elements is done by the caller alone: waking others costs about as much. */
 #define SERIAL_ELEMENTS 16384
@@ -58,9 +59,14 @@ static int chunk_end(const struct row_job *job, int chunk)
 	return end < job->rows ? (int)end : job->rows;
 }
 
-/* One row out of the panels: element i of output n is [n / PANEL][i][panel_slot(n % PANEL)]. */
+/* One row out of the panels: element i of output n is [n / PANEL][i][panel_slot(n % PANEL)], but for block types (quant.h). */
 static void widen_row(float *out, const struct linear_weight *w, int n)
 {
+	if (!dtype_is_plain(w->dtype)) {
+		const char *panel = (const char *)w->data + cpu_linear_bytes(w->dtype, n / PANEL * PANEL, w->k);
+		for (int i = 0; i < w->k; i++) out[i] = quant_element(w->dtype, panel, i, n % PANEL);
+		return;
+	}
 	size_t base = (size_t)(n / PANEL) * (size_t)w->k * PANEL + (size_t)panel_slot(w->dtype, n % PANEL);
 	if (w->dtype == DTYPE_F32) {
 		const float *p = (const float *)w->data + base;

@@ -8,10 +8,14 @@
 #define VEC_NAME "avx2"
 #define VEC_LINEAR_ROWS 2 /* 8 accumulators, 4 weights, broadcasts of 16 registers */
 #define VEC_ATTEND_ROWS 3 /* 12 accumulators, 1 key, 3 broadcasts */
+#define VEC_QUANT_ROWS 2 /* beyond, accumulators, scales and words do not fit */
+#define QUANT_CASES(type) QUANT_CASE(1, type) QUANT_CASE(2, type)
 #define FMA_CHAINS 6 /* independent v16 that keep all multipliers busy */
 
 typedef struct { __m256 lo, hi; } v16;
 typedef struct { __m256 lo, hi; } m16; /* all bits of a lane set or none */
+
+typedef struct { __m256i lo, hi; } w16; /* 16 words */
 
 #define VEC static inline __attribute__((always_inline))
 #define BOTH(expression_lo, expression_hi) ((v16){(expression_lo), (expression_hi)})
@@ -74,6 +78,45 @@ VEC void v_load2_bf16(const uint16_t *p, v16 *a, v16 *b)
 	__m256i first = _mm256_loadu_si256((const __m256i *)p), second = _mm256_loadu_si256((const __m256i *)(p + 16));
 	*a = BOTH(low_bf16(first), low_bf16(second));
 	*b = BOTH(high_bf16(first), high_bf16(second));
+}
+
+VEC v16 v_load_f16(const uint16_t *p) { return BOTH(widen8_f16(p), widen8_f16(p + 8)); }
+VEC v16 v_load_i8(const int8_t *p)
+{
+	return BOTH(_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)p))),
+	            _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)(p + 8)))));
+}
+VEC v16 v_load_u8(const uint8_t *p)
+{
+	return BOTH(_mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)p))),
+	            _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(p + 8)))));
+}
+VEC w16 w_zero(void) { return (w16){_mm256_setzero_si256(), _mm256_setzero_si256()}; }
+VEC w16 w_load(const void *p)
+{
+	return (w16){_mm256_loadu_si256((const __m256i *)p), _mm256_loadu_si256((const __m256i *)p + 1)};
+}
+VEC w16 w_down(w16 a, int n) { return (w16){_mm256_srli_epi32(a.lo, n), _mm256_srli_epi32(a.hi, n)}; }
+VEC w16 w_up(w16 a, int n) { return (w16){_mm256_slli_epi32(a.lo, n), _mm256_slli_epi32(a.hi, n)}; }
+
+/* Words to numbers less `offset`: bits 0..3 of low; with bit 4 of high; with bits 4 and 5 of high. Others are anything. */
+VEC __m256 less8(__m256i bits, int mask, float offset)
+{
+	return _mm256_cvtepi32_ps(_mm256_sub_epi32(_mm256_and_si256(bits, _mm256_set1_epi32(mask)), _mm256_set1_epi32((int)offset)));
+}
+VEC __m256i join8(__m256i low, __m256i high, int mask)
+{
+	const __m256i above = _mm256_set1_epi32(mask);
+	return _mm256_or_si256(_mm256_andnot_si256(above, low), _mm256_and_si256(above, high));
+}
+VEC v16 v_bits4(w16 low, float offset) { return BOTH(less8(low.lo, 15, offset), less8(low.hi, 15, offset)); }
+VEC v16 v_bits5(w16 low, w16 high, float offset)
+{
+	return BOTH(less8(join8(low.lo, high.lo, 16), 31, offset), less8(join8(low.hi, high.hi, 16), 31, offset));
+}
+VEC v16 v_bits6(w16 low, w16 high, float offset)
+{
+	return BOTH(less8(join8(low.lo, high.lo, 0x30), 63, offset), less8(join8(low.hi, high.hi, 0x30), 63, offset));
 }
 
 VEC __m256 add_exponent8(__m256 a, __m256 b)

@@ -8,9 +8,14 @@
 #define VEC_NAME "avx512"
 #define VEC_LINEAR_ROWS 14 /* 28 accumulators, 2 weights, 1 broadcast of 32 registers */
 #define VEC_ATTEND_ROWS 14 /* the same */
+#define VEC_QUANT_ROWS 8 /* 16 accumulators, 4 scales and mins, 4 words, 2 tables, 2 weights, 1 broadcast */
+#define QUANT_CASES(type)                                                                                   \
+	QUANT_CASE(1, type) QUANT_CASE(2, type) QUANT_CASE(3, type) QUANT_CASE(4, type)                     \
+	QUANT_CASE(5, type) QUANT_CASE(6, type) QUANT_CASE(7, type) QUANT_CASE(8, type)
 #define FMA_CHAINS 16 /* independent v16 that keep all multipliers busy */
 
 typedef __m512 v16;
+typedef __m512i w16; /* 16 words */
 typedef __mmask16 m16;
 
 #define VEC static inline __attribute__((always_inline))
@@ -46,6 +51,33 @@ VEC void v_load2_bf16(const uint16_t *p, v16 *a, v16 *b)
 	__m512i both = _mm512_loadu_si512(p);
 	*a = _mm512_castsi512_ps(_mm512_slli_epi32(both, 16));
 	*b = _mm512_castsi512_ps(_mm512_and_si512(both, _mm512_set1_epi32((int)0xffff0000u)));
+}
+
+VEC v16 v_load_f16(const uint16_t *p) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p)); }
+VEC v16 v_load_i8(const int8_t *p) { return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)p))); }
+VEC v16 v_load_u8(const uint8_t *p) { return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)p))); }
+VEC w16 w_zero(void) { return _mm512_setzero_si512(); }
+VEC w16 w_load(const void *p) { return _mm512_loadu_si512(p); }
+VEC w16 w_down(w16 a, int n) { return n ? _mm512_srli_epi32(a, (unsigned)n) : a; }
+VEC w16 w_up(w16 a, int n) { return _mm512_slli_epi32(a, (unsigned)n); }
+
+/* Words to numbers less `offset`: bits 0..3 of low; with bit 4 of high; with bits 4 and 5 of high. Others are anything. The first two look
+ * the number up: an index takes no masking, and no conversion follows. */
+VEC v16 v_bits4(w16 low, float offset)
+{
+	const v16 table = _mm512_sub_ps(_mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15), v_set(offset));
+	return _mm512_permutexvar_ps(low, table);
+}
+VEC v16 v_bits5(w16 low, w16 high, float offset)
+{
+	const v16 table = _mm512_sub_ps(_mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15), v_set(offset));
+	const w16 fifth = _mm512_set1_epi32(16);
+	return _mm512_permutex2var_ps(table, _mm512_ternarylogic_epi32(low, high, fifth, 0xd8), v_add(table, v_set(16)));
+}
+VEC v16 v_bits6(w16 low, w16 high, float offset)
+{
+	w16 bits = _mm512_ternarylogic_epi32(low, high, _mm512_set1_epi32(0x30), 0xd8);
+	return _mm512_cvtepi32_ps(_mm512_sub_epi32(_mm512_and_si512(bits, _mm512_set1_epi32(63)), _mm512_set1_epi32((int)offset)));
 }
 
 /* a with bits(b) << 23 added to its bits. */
