@@ -87,6 +87,8 @@ enum status template_render(const struct template *template, const struct templa
  * tokenizer_config.json. A folder without templates, or with one that cannot be parsed, loads all the same. */
 struct chat_template;
 enum status chat_template_load(struct chat_template **out, const char *folder, struct error *err) NODISCARD;
+/* The same from the content of a tokenizer_config.json, for models that are no folder. */
+enum status chat_template_create(struct chat_template **out, const struct json_t *config, struct error *err) NODISCARD;
 void chat_template_destroy(struct chat_template **chat);
 
 /* Why a conversation without (or with) tools cannot be rendered, for a warning when the model is loaded; NULL if it can. */
