@@ -109,7 +109,6 @@ static void fill_facts(struct serve *s)
 	f->info = s->session.info;
 	f->tokenizer = s->tokenizer;
 	f->model_defaults = !strcmp(s->settings->defaults, "model");
-	f->capacity = s->settings->max_running + s->settings->max_queue;
 }
 
 static void say_where(struct serve *s)

@@ -21,7 +21,6 @@ struct facts {
 	const struct tokenizer *tokenizer;        /* NULL: token ids only */
 	const struct chat_template *chat_template; /* NULL: none; its own problem is the answer where it has one */
 	bool model_defaults; /* generation_config.json fills in what a request leaves open */
-	int capacity;        /* sequences that may be running or queued at once */
 };
 
 #endif

@@ -1,4 +1,5 @@
 """Many at once: queue limits, clients that vanish or do not read, work that does not hold up the short answers (B009 to B015)."""
+import atexit
 import json
 import os
 import random
@@ -17,6 +18,7 @@ SERVER = ("--max-running", 8, "--kv-tokens", 4096, "--max-queue", 300)
 def slow_model():
     """A folder whose model takes about a second for a few hundred tokens; the weights are random."""
     folder = tempfile.mkdtemp(prefix="tandem-slow.")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
     for name in ("tokenizer.json", "tokenizer_config.json", "generation_config.json"):
         shutil.copy(os.path.join(MODEL, name), folder)
     config = json.load(open(os.path.join(MODEL, "config.json")))

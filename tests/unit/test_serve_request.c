@@ -16,7 +16,7 @@ static struct facts facts_of(void)
 	return (struct facts){.names = {"demo"}, .name_count = 1, .root = "demo",
 	                      .info = {.vocab_size = 100, .context = 50, .kv_tokens = 64, .world_size = 2, .eos = {2, 3}, .eos_count = 2, .default_temperature = 0.7,
 	                               .default_top_p = NAN, .default_repetition_penalty = NAN, .default_top_k = 40},
-	                      .model_defaults = true, .capacity = 8};
+	                      .model_defaults = true};
 }
 
 /* Reads a body as a completion request; returns the status of the refusal, or 0. */
