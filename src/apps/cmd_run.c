@@ -7,6 +7,7 @@
 #include "apps/measure.h"
 #include "apps/session.h"
 #include "base/clock.h"
+#include "model/gguf.h"
 
 #define PROMPT_LIMIT (64u << 20) /* bytes of text */
 
@@ -63,7 +64,8 @@ static enum status need_tokenizer(const struct run *run, struct error *err)
 {
 	const struct settings *s = run->settings;
 	if (run->tokenizer || (s->tokens.items && s->json)) return STATUS_OK;
-	return FAIL(err, BAD_INPUT, "%s: has no tokenizer; give the prompt with --tokens and ask for --json", s->model);
+	return FAIL(err, BAD_INPUT, "%s: has no %s; give the prompt with --tokens and ask for --json", s->model,
+	            gguf_is_file(s->model) ? "tokenizer" : "tokenizer.json");
 }
 
 /* Flags win; else generation_config.json where it says do_sample; else greedy. */
