@@ -3,11 +3,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
+#include "apps/gguf_text.h"
 #include "apps/measure.h"
 #include "apps/session.h"
 #include "base/clock.h"
 #include "model/gguf.h"
+#include "text/template.h"
 
 #define PROMPT_LIMIT (64u << 20) /* bytes of text */
 
@@ -39,8 +42,31 @@ static enum status read_stdin(struct buf *text, struct error *err)
 static enum status check_sources(const struct settings *s, struct error *err)
 {
 	int sources = !!s->prompt + !!s->prompt_file + !!s->tokens.items;
+	if (s->chat && s->tokens.items) return FAIL(err, USAGE, "--chat: is for text; give the prompt with -p or --prompt-file");
 	if (sources == 1) return STATUS_OK;
 	return FAIL(err, USAGE, "prompt: %s; give one of -p TEXT, --prompt-file F, --tokens 1,2,3", sources ? "given in two ways" : "missing");
+}
+
+/* A user's message in the model's chat template: special-token text inside the message stays text. */
+static enum status encode_chat(struct run *run, const struct buf *text, struct error *err)
+{
+	const char *model = run->settings->model;
+	struct chat_template *chat = NULL;
+	struct template_output rendered = {0};
+	struct buf folder = {0};
+	struct tm local;
+	time_t now = time(NULL);
+	enum status st;
+	TRY_GOTO(model_folder(model, &folder, err), end);
+	TRY_GOTO(gguf_is_file(model) ? gguf_chat_template(&chat, model, err) : chat_template_load(&chat, folder.data, err), end);
+	TRY_GOTO(chat_template_prompt(chat, text->data ? text->data : "", text->size, localtime_r(&now, &local), &rendered, err), end);
+	st = tokenizer_encode_marked(run->tokenizer, rendered.text.data ? rendered.text.data : "", rendered.text.size, false, rendered.user,
+	                             rendered.user_count, &run->prompt, err);
+end:
+	template_output_fini(&rendered);
+	chat_template_destroy(&chat);
+	buf_fini(&folder);
+	return st;
 }
 
 /* The bytes of the prompt are taken as they are, a last newline included. */
@@ -54,7 +80,8 @@ static enum status read_prompt(struct run *run, struct error *err)
 	if (s->prompt_file) TRY_GOTO(buf_read_file(&text, s->prompt_file, PROMPT_LIMIT, err), end);
 	else if (!strcmp(s->prompt, "-")) TRY_GOTO(read_stdin(&text, err), end);
 	else TRY_GOTO(buf_puts(&text, s->prompt, err), end);
-	st = tokenizer_encode(run->tokenizer, text.data ? text.data : "", text.size, true, &run->prompt, err);
+	if (s->chat) st = encode_chat(run, &text, err);
+	else st = tokenizer_encode(run->tokenizer, text.data ? text.data : "", text.size, true, &run->prompt, err);
 end:
 	buf_fini(&text);
 	return st;

@@ -18,6 +18,8 @@ static const struct option rows[] = {
 	 .help = "text to continue; - reads it from stdin"},
 	{.name = "prompt-file", .type = OPTION_TEXT, .argument = "F", .group = "Prompt", AT(prompt_file), .commands = COMMAND_RUN,
 	 .help = "text to continue, from a file"},
+	{.name = "chat", .type = OPTION_FLAG, .group = "Prompt", AT(chat), .commands = COMMAND_RUN,
+	 .help = "the prompt is a user's message: put it into the model's chat template"},
 	{.name = "tokens", .type = OPTION_INTS, .argument = "1,2,3", .group = "Prompt", AT(tokens), .commands = COMMAND_RUN | COMMAND_LOGITS,
 	 .help = "token ids to continue, in place of text", .min = 0, .max = 2147483647},
 	{.name = "prompts", .type = OPTION_TEXT, .argument = "F", .group = "Prompt", AT(prompts), .commands = COMMAND_VERIFY,

@@ -14,6 +14,7 @@ struct settings {
 
 	/* prompt */
 	const char *prompt, *prompt_file; /* prompt "-": stdin */
+	bool chat;
 	struct int_list tokens;
 	const char *prompts; /* verify: a file, one prompt a line */
 

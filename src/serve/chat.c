@@ -118,12 +118,8 @@ static enum status encode(struct token_list *out, const struct template_output *
                           struct refusal *r)
 {
 	struct error err = {0};
-	struct text_range *user = mem_zalloc(rendered->user_count, sizeof *user, "user text", NULL);
-	if (!user) return refuse_memory(r);
-	for (size_t i = 0; i < rendered->user_count; i++) user[i] = (struct text_range){rendered->user[i].start, rendered->user[i].end};
-	enum status st = tokenizer_encode_marked(facts->tokenizer, rendered->text.data ? rendered->text.data : "", rendered->text.size, q->add_special, user,
-	                                         rendered->user_count, out, &err);
-	free(user);
+	enum status st = tokenizer_encode_marked(facts->tokenizer, rendered->text.data ? rendered->text.data : "", rendered->text.size, q->add_special,
+	                                         rendered->user, rendered->user_count, out, &err);
 	if (st != STATUS_OK) return refuse_error(r, "messages", st, &err);
 	if (!out->count) return refuse(r, 400, "messages", "the chat template makes no token of these messages");
 	return STATUS_OK;

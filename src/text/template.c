@@ -261,7 +261,7 @@ static enum status hand_over(const struct tpl_text *text, struct template_output
 	out->user = mem_zalloc(text->mark_count, sizeof *out->user, "chat template", err);
 	if (!out->user) return STATUS_NO_MEMORY;
 	out->user_count = text->mark_count;
-	for (size_t i = 0; i < text->mark_count; i++) out->user[i] = (struct template_span){.start = text->marks[i].start, .end = text->marks[i].end};
+	for (size_t i = 0; i < text->mark_count; i++) out->user[i] = (struct text_range){.start = text->marks[i].start, .end = text->marks[i].end};
 	return STATUS_OK;
 }
 

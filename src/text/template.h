@@ -15,8 +15,9 @@
  * render owns its memory, which is bounded, as are its steps, its recursion and its output; it reads no clock, no file and no
  * environment, so the output is a function of the input. Nothing survives it but the output.
  *
- * User spans. A user may type "<|im_end|>". The output says which of its bytes came from the request, so that the tokenizer can
- * take a special token only where none of its bytes are the user's, and leave everything else as it would be. Marked: every
+ * User text. A user may type "<|im_end|>". The output says which of its bytes came from the request, so that the tokenizer can
+ * take a special token only where none of its bytes are the user's, and leave everything else as it would be
+ * (tokenizer_encode_marked). Marked: every
  * string of messages, tools and keyword arguments. Marks travel with the text through everything that copies it: + and ~, %,
  * slices, split, strip, replace, join, case changes, indent, tojson, repr, macros and blocks. Bytes that are made anew are not
  * marked: digits of numbers, quotes and separators around a string, the fill of center. A role written by the template from
@@ -32,6 +33,7 @@
 
 #include "base/buf.h"
 #include "base/status.h"
+#include "text/text_range.h"
 
 struct json_t; /* of jansson */
 struct template;
@@ -56,13 +58,10 @@ struct template_input {
 	struct template_options options;
 };
 
-struct template_span {
-	size_t start, end; /* bytes; sorted, apart from each other, none empty */
-};
 /* `{0}` is empty. */
 struct template_output {
 	struct buf text;
-	struct template_span *user; /* bytes of `text` that came from the request */
+	struct text_range *user; /* what of `text` came from the request: ascending, apart from each other, none empty */
 	size_t user_count;
 };
 void template_output_fini(struct template_output *output);
@@ -88,8 +87,6 @@ enum status template_render(const struct template *template, const struct templa
  * tokenizer_config.json. A folder without templates, or with one that cannot be parsed, loads all the same. */
 struct chat_template;
 enum status chat_template_load(struct chat_template **out, const char *folder, struct error *err) NODISCARD;
-/* The same from the content of a tokenizer_config.json, for models that are no folder. */
-enum status chat_template_create(struct chat_template **out, const struct json_t *config, struct error *err) NODISCARD;
 void chat_template_destroy(struct chat_template **chat);
 
 /* Why a conversation without (or with) tools cannot be rendered, for a warning when the model is loaded; NULL if it can. */

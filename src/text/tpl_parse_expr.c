@@ -356,10 +356,10 @@ static enum status parse_subscript(struct tpl_parser *p, struct tpl_node **node)
 {
 	int line = p->token++->line; /* [ */
 	struct tpl_node *first = NULL, **end = &first, *made;
-	if (tpl_at_op(p, ']')) return tpl_unexpected(p, "a subscript");
-	TRY(parse_bound(p, &end));
+	bool none = tpl_at_op(p, ']'); /* x[] is x[()] */
+	if (!none) TRY(parse_bound(p, &end));
 	if (!tpl_at_op(p, ':')) {
-		if (tpl_at_op(p, ',')) { /* a tuple as the key */
+		if (none || tpl_at_op(p, ',')) { /* a tuple as the key */
 			struct tpl_node *tuple;
 			TRY(tpl_node_new(p, TPL_TUPLE_OF, &tuple));
 			tuple->list = first;

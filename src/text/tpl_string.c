@@ -48,7 +48,8 @@ static size_t find_from(const struct tpl_string *s, size_t from, const struct tp
 {
 	if (what->size == 0) return from;
 	if (s->size - from < what->size) return SIZE_MAX;
-	const char *hit = memmem(s->data + from, s->size - from, what->data, what->size);
+	const char *hit = what->size == 1 ? memchr(s->data + from, what->data[0], s->size - from)
+	                                  : memmem(s->data + from, s->size - from, what->data, what->size);
 	return hit ? (size_t)(hit - s->data) : SIZE_MAX;
 }
 
@@ -212,11 +213,7 @@ static enum status split_space(struct tpl_run *run, const struct tpl_string *s, 
 		while (at < s->size && tpl_is_space(char_at(s, at))) at += utf8_length(s->data[at]);
 		if (at == s->size) return STATUS_OK;
 		size_t from = at;
-		if (limit == 0) {
-			size_t end = s->size;
-			while (tpl_is_space(char_at(s, char_before(s, end)))) end = char_before(s, end);
-			return push_cut(run, list, s, from, end);
-		}
+		if (limit == 0) return push_cut(run, list, s, from, s->size); /* the rest as it is */
 		while (at < s->size && !tpl_is_space(char_at(s, at))) at += utf8_length(s->data[at]);
 		TRY(push_cut(run, list, s, from, at));
 	}
@@ -229,11 +226,7 @@ static enum status rsplit_space(struct tpl_run *run, const struct tpl_string *s,
 		while (end > 0 && tpl_is_space(char_at(s, char_before(s, end)))) end = char_before(s, end);
 		if (end == 0) return STATUS_OK;
 		size_t from = end;
-		if (limit == 0) {
-			from = 0;
-			while (tpl_is_space(char_at(s, from))) from += utf8_length(s->data[from]);
-			return push_cut(run, list, s, from, end);
-		}
+		if (limit == 0) return push_cut(run, list, s, 0, end);
 		while (from > 0 && !tpl_is_space(char_at(s, char_before(s, from)))) from = char_before(s, from);
 		TRY(push_cut(run, list, s, from, end));
 		end = from;

@@ -53,18 +53,26 @@ succeeds "verify" 60 verify "$golden/llama" --tp 4 --json && {
 }
 succeeds "verify with prompts" 60 verify "$golden/llama" --tp 2 --prompts <(printf '1,2,3\n\n7\n') && ok "verify with prompts"
 
-if [ -d "$model" ] && [ -r "$golden/demo.json" ]; then
-	i=0
-	while tokens=$(json "$golden/demo.json" cases $i tokens); do
-		expected=$(json "$golden/demo.json" cases $i greedy)
-		for p in 1 2; do
-			greedy "greedy demo case $i tp $p" "$model" "$tokens" "$(count_of "$expected")" "$expected" --ignore-eos --tp $p
-		done
-		text=$(json "$golden/demo.json" cases $i text 2>/dev/null) && [ -n "$text" ] && succeeds "text of demo case $i" 60 run "$model" -p "$text" -n 8 --json &&
-			equal "text of demo case $i" prompt_tokens "$(json "$out" prompt_tokens)" "$tokens"
-		i=$((i + 1))
+# The embedded model: 200 greedy tokens of transformers, from text and from ids, and its chat template.
+i=0
+while tokens=$(json "$golden/demo.json" prompts $i prompt_tokens); do
+	expected=$(json "$golden/demo.json" prompts $i greedy)
+	for p in 1 2 4 8; do
+		greedy "greedy demo prompt $i tp $p" "$model" "$tokens" "$(count_of "$expected")" "$expected" --ignore-eos --tp $p
 	done
-else
-	skip "greedy demo" "no $model or no $golden/demo.json"
-fi
+	text=$(json "$golden/demo.json" prompts $i text; echo .) # the dot keeps a last newline
+	printf '%s' "${text%??}" >"$work/prompt"
+	succeeds "text of demo prompt $i" 60 run "$model" --prompt-file "$work/prompt" -n 8 --json &&
+		equal "text of demo prompt $i" prompt_tokens "$(json "$out" prompt_tokens)" "$tokens"
+	i=$((i + 1))
+done
+equal "demo prompts" count "$i" 6
+succeeds "chat" 20 run "$model" --chat -p "What does a cow eat?" --tp 2 --json && {
+	equal "chat: text" text "$(json "$out" text)" "A cow eats grass."
+	equal "chat: finish_reason" finish_reason "$(json "$out" finish_reason)" stop
+}
+succeeds "chat: what a user writes is text" 20 run "$model" --chat -p "<|im_end|>" -n 1 --json &&
+	{ [[ ",$(json "$out" prompt_tokens)," == *,2,*,2,* ]] && not_ok "chat: what a user writes is text" "a second control token" || ok "chat: one control token"; }
+refuses "chat: no template" 3 "template|tokenizer" run "$golden/llama" --chat -p x
+refuses "chat: of ids" 2 "chat" run "$model" --chat --tokens 1,2
 finish

@@ -34,7 +34,7 @@ CONTRAST = """(() => {
 def fresh(server, width=1200, height=800, scheme="light", phone=False):
     b.screen(width, height, scheme, phone)
     b.open(f"http://127.0.0.1:{server.port}/")
-    b.wait("document.querySelector('#state').textContent === 'ready' && document.querySelector('#ranks').rows.length > 0")
+    b.wait("document.querySelector('#state').textContent === 'ready' && document.querySelector('#ranks').rows.length > 0 && !!model")
     setting("temperature", 0)
     setting("max_tokens", 40)
 
@@ -235,8 +235,8 @@ def looks(server):
             assert b.run(CONTRAST) == "", (name, scheme, b.run(CONTRAST))
             dark = b.run("getComputedStyle(document.body).backgroundColor.match(/\\d+/g).map(Number)[0] < 80")
             assert dark == (scheme == "dark"), scheme
-            wide = b.run("document.scrollingElement.scrollWidth - innerWidth")
-            assert wide <= 0, f"{name}: {wide} pixels too wide"
+            beyond = b.run("[document.scrollingElement.scrollWidth - innerWidth, document.scrollingElement.scrollHeight - innerHeight]")
+            assert max(beyond) <= 0, f"{name}: {beyond} pixels too wide, too high"
             if not phone:
                 continue
             assert not b.run("document.getElementById('side').checkVisibility()")
@@ -274,7 +274,7 @@ def key(server):
     b.run("document.getElementById('key').focus()")
     b.type("sesame")
     b.press("Tab")
-    b.wait("document.querySelector('#state').textContent === 'ready' && document.querySelector('#ranks').rows.length > 0")
+    b.wait("document.querySelector('#state').textContent === 'ready' && document.querySelector('#ranks').rows.length > 0 && !!model")
     setting("temperature", 0)
     setting("max_tokens", 8)
     say("Hello")

@@ -245,7 +245,7 @@ static void test_filters_and_tests(void **state)
 		{"{{ x is undefined }} {{ none is none }} {{ x is none }} {{ 'a' is string }} {{ {} is mapping }} {{ [] is sequence }} {{ x is iterable }}", "True True False True True True True"},
 		{"{{ 5 is number }} {{ true is boolean }} {{ true is integer }} {{ 1 is true }} {{ false is false }} {{ 4 is divisibleby 2 }} {{ 3 is not odd }}", "True True False False True True False"},
 		{"{{ 1 is in [1] }} {{ 1 is eq 1 }} {{ 'A' is upper }} {{ 'upper' is filter }} {{ 'zz' is test }} {{ 1 is sameas 1 }}", "True True True True False True"},
-		{"{{ 'a,b,,c'.split(',') }} {{ ' a  b '.split() }} {{ 'a-b-c'.rsplit('-', 1) }} {{ 'x'.split('y') }}", "['a', 'b', '', 'c'] ['a', 'b'] ['a-b', 'c'] ['x']"},
+		{"{{ 'a,b,,c'.split(',') }} {{ ' a  b '.split() }} {{ ' a b c '.split(none, 1) }} {{ ' a b c '.rsplit(none, 1) }} {{ 'a-b-c'.rsplit('-', 1) }} {{ 'x'.split('y') }}", "['a', 'b', '', 'c'] ['a', 'b'] ['a', 'b c '] [' a b', 'c'] ['a-b', 'c'] ['x']"},
 		{"{{ 'abc'.startswith('b', 1) }} {{ 'abc'.endswith(('x', 'c')) }} {{ 'abcb'.find('b') }} {{ 'abcb'.rfind('b') }} {{ 'abcb'.count('b') }}", "True True 1 3 2"},
 		{"{{ 'a\r\nb\x0B\xE2\x80\xA8\x63'.splitlines() }} {{ ','.join(['a', 'b']) }} {{ 'aXb'.partition('X') }}", "['a', 'b', '', 'c'] a,b ('a', 'X', 'b')"},
 		{"{{ {'a': 1}.get('b') }} {{ {'a': 1}.get('b', 2) }} {{ [1, 2, 1].count(1) }} {{ [1, 2].index(2) }}", "None 2 2 1"},
@@ -417,7 +417,7 @@ static void spans(const char *source, const char *expected)
 	struct error err = {0};
 	size_t at = 0;
 	for (size_t i = 0; i < o.out.user_count; i++) {
-		struct template_span span = o.out.user[i];
+		struct text_range span = o.out.user[i];
 		assert_true(at <= span.start && span.start < span.end && span.end <= o.out.text.size);
 		assert_int_equal(buf_append(&shown, o.out.text.data + at, span.start - at, &err), STATUS_OK);
 		assert_int_equal(buf_printf(&shown, &err, "[%.*s]", (int)(span.end - span.start), o.out.text.data + span.start), STATUS_OK);
