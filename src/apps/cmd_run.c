@@ -91,7 +91,8 @@ static enum status need_tokenizer(const struct run *run, struct error *err)
 {
 	const struct settings *s = run->settings;
 	if (run->tokenizer || (s->tokens.items && s->json)) return STATUS_OK;
-	return FAIL(err, BAD_INPUT, "%s: has no tokenizer; give the prompt with --tokens and ask for --json", s->model);
+	return FAIL(err, BAD_INPUT, "%s: has no %s; give the prompt with --tokens and ask for --json", s->model,
+	            gguf_is_file(s->model) ? "tokenizer" : "tokenizer.json");
 }
 
 /* Flags win; else generation_config.json where it says do_sample; else greedy. */
