@@ -2,7 +2,7 @@
 """Times llama.cpp (PyPI llama-cpp-python, gguf, numpy) on the shapes of a config.json, beside `tandem bench step` in one run.
 
     python3 tools/peer_llama_cpp.py tests/data/plan/bench-1.4b/config.json --threads 2 [--tandem build/tandem] [--work DIR]
-    python3 tools/peer_llama_cpp.py model.gguf --threads 2            # an existing file, llama.cpp alone
+    python3 tools/peer_llama_cpp.py model.gguf --threads 2 --tp 1     # an existing file, for both
 
 Writes a GGUF file with random BF16 weights into --work (kept, reused), then alternates the two programs --rounds times and prints the
 median decode time at batch 1 and prefill of 512 tokens of each, and their ratios. Nothing else may run on the machine meanwhile.
@@ -97,6 +97,7 @@ def main():
     p.add_argument("--prefill", type=int, default=512)
     p.add_argument("--steps", type=int, default=32)
     p.add_argument("--rounds", type=int, default=3)
+    p.add_argument("--tp", default="1,2", help="world sizes of tandem")
     p.add_argument("--tandem", default="build/tandem")
     p.add_argument("--work", default="build/peer")
     args = p.parse_args()
@@ -109,10 +110,11 @@ def main():
         if not os.path.exists(path):
             write_gguf(path + ".part", args.model)
             os.rename(path + ".part", path)
-    rows = {"llama.cpp": [], "tandem tp1": [], "tandem tp2": []}
+    degrees = args.tp.split(",")
+    rows = {"llama.cpp": [], **{f"tandem tp{d}": [] for d in degrees}}
     for _ in range(args.rounds):
         rows["llama.cpp"].append(llama_cpp(path, args.threads, args.prefill, args.steps))
-        for world_size in (1, 2):
+        for world_size in degrees:
             rows[f"tandem tp{world_size}"].append(tandem(args.tandem, model, args.threads, args.prefill, args.steps, world_size, extra))
         time.sleep(1)
     peer = [statistics.median(r[i] for r in rows["llama.cpp"]) for i in (0, 1)]
