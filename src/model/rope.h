@@ -1,5 +1,5 @@
 /* rope.h: rotary position embedding as numbers: inverse frequencies per rope type, and the cos/sin row of a position.
- * Formulas: models.md 3.1 restated in rope.c; HF transformers decides. Pure functions. */
+ * The formulas stand in rope.c; HF transformers decides. Pure functions. */
 #ifndef TANDEM_MODEL_ROPE_H
 #define TANDEM_MODEL_ROPE_H
 

@@ -1,4 +1,4 @@
-/* Sharding (G§35.1): parts are disjoint and cover, query heads find their KV heads, fused segments are cut first, tied heads are no
+/* Sharding: parts are disjoint and cover, query heads find their KV heads, fused segments are cut first, tied heads are no
  * tensor, what does not divide is refused and says what would. */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -60,7 +60,7 @@ static void test_parts_are_disjoint_and_cover(void **state)
 			for (int r = 0; r < p; r++) {
 				struct shard_spec s = specs[r] = part(w, p, r);
 				int64_t row0 = s.axis == 0 ? s.begin : 0, col0 = s.axis == 1 ? s.begin : 0;
-				/* G§5, G§6: the offsets by themselves */
+				/* the offsets by themselves */
 				if (s.kind == SHARD_COLUMN && s.replicas == 1) {
 					assert_int_equal(s.local_rows, w->rows / p);
 					assert_int_equal(s.begin, r * (w->rows / p));
@@ -142,7 +142,7 @@ static void test_kv_heads_are_shared_by_neighbours(void **state)
 	manifest_fini(&m);
 }
 
-/* G§11: the fused local tensor is the segments' own parts below each other, which a cut of the fused global tensor is not. */
+/* The fused local tensor is the segments' own parts below each other, which a cut of the fused global tensor is not. */
 static void test_fused_segments_are_cut_one_by_one(void **state)
 {
 	(void)state;

@@ -412,7 +412,7 @@ static void test_manifest_match(void **state)
 	files_remove(folder);
 }
 
-/* G§35.1: what each rank reads equals the global rows or columns, element by element, and all ranks read each byte once. */
+/* What each rank reads equals the global rows or columns, element by element, and all ranks read each byte once. */
 static void test_parts_equal_the_global_tensor(void **state)
 {
 	(void)state;
