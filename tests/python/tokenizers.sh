@@ -2,7 +2,7 @@
 # `tandem tokenize` against the Hugging Face library, id for id: random small tokenizers, the models in this repository, and every
 # folder under $TANDEM_TOKENIZERS (real vocabularies, not in the repository) on mixed and adversarial text.
 set -u
-. "$(dirname "$0")/venv.sh"
+. "$(dirname "$0")/venv.inc"
 packages tokenizers
 passed=0 failed=0 skipped=0
 try() {
