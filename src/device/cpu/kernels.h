@@ -90,6 +90,16 @@ struct cpu_kernels {
 	double fma_step_flops;
 };
 
+/* The slots that every instruction set fills with its own functions of the same names: a table cannot forget one. */
+#define CPU_KERNEL_CHAIN_SLOT(type) [DTYPE_##type] = chain_##type,
+#define CPU_KERNEL_WIDEN_SLOT(type) [DTYPE_##type] = widen_##type,
+#define CPU_KERNEL_SLOTS                                                                        \
+	.chain = {[DTYPE_F32] = chain_f32, [DTYPE_F16] = chain_f16, [DTYPE_BF16] = chain_bf16},     \
+	.quant_chain = {QUANT_TYPES(CPU_KERNEL_CHAIN_SLOT)},                                        \
+	.quant_widen = {QUANT_TYPES(CPU_KERNEL_WIDEN_SLOT)},                                        \
+	.rms_norm = rms_norm, .rope = rope, .swiglu = swiglu, .tree_sum = tree_sum, .attend = attend, \
+	.rescale = rescale, .divide = divide, .exp = exponential, .read = read_sum, .fma = fma_run
+
 extern const struct cpu_kernels cpu_kernels_c;
 extern const struct cpu_kernels cpu_kernels_avx2;   /* x86-64 builds only */
 extern const struct cpu_kernels cpu_kernels_avx512; /* x86-64 builds only */
