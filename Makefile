@@ -38,14 +38,51 @@ CFLAGS_ALL += -fsanitize=thread
 LDFLAGS += -fsanitize=thread
 endif
 
-FOLDERS := base text model device device/cpu comm engine serve client
+# BACKENDS: cpu and at most one of cuda, hip, emu (the GPU back end's sources on an emulated device; WARP lanes, 32 or 64).
+BACKENDS ?= cpu
+VENDOR := $(filter cuda hip emu,$(BACKENDS))
+WARP ?= 32
+FOLDERS := base text model device device/cpu comm engine serve client $(if $(VENDOR),device/gpu comm/gpu $(if $(filter emu,$(VENDOR)),device/gpu/emu))
 SRC := $(foreach d,$(FOLDERS),$(wildcard src/$(d)/*.c))
+CFLAGS_ALL += -DDEVICE_BACKENDS="$(foreach b,$(BACKENDS),X($(b)))"
+ifneq ($(VENDOR),)
+BUILD := $(BUILD)/$(VENDOR)$(if $(filter emu,$(VENDOR)),$(WARP))
+GPU_DEFINES := -DGPU_$(shell echo $(VENDOR) | tr a-z A-Z) -DGPU_NAME=$(VENDOR)
+CUDA_HOME ?= /usr/local/cuda
+CUDA_ARCH ?= 90a
+HIP_ARCHS ?= gfx90a gfx906
+GPU_SRC := $(wildcard src/device/gpu/*.cu src/comm/gpu/*.cu)
+# What is inline PTX or needs tensor cores is CUDA's alone.
+ifneq ($(VENDOR),cuda)
+GPU_SRC := $(filter-out %_cuda.cu,$(GPU_SRC))
+endif
+ifeq ($(VENDOR),cuda)
+GPU_DEFINES += -I$(CUDA_HOME)/include
+GPU_CC = $(CUDA_HOME)/bin/nvcc -std=c++17 -O3 -lineinfo -gencode=arch=compute_$(CUDA_ARCH),code=sm_$(CUDA_ARCH) -Xptxas -warn-spills \
+	-Xcompiler -fvisibility=hidden,-Wall,-Wextra,-fno-exceptions -Werror all-warnings
+GPU_LIBS := -L$(CUDA_HOME)/lib64 -lcudart_static -ldl -lrt
+endif
+ifeq ($(VENDOR),hip)
+GPU_DEFINES += -D__HIP_PLATFORM_AMD__
+GPU_CC = hipcc -std=c++17 -O3 $(HIP_ARCHS:%=--offload-arch=%) -ffp-contract=off -fvisibility=hidden -Wall -Wextra -Werror
+GPU_LIBS := -lamdhip64
+endif
+ifeq ($(VENDOR),emu)
+GPU_DEFINES += -DGPU_WARP=$(WARP)
+GPU_CC = $(CXX) -x c++ -std=c++17 -O1 -g -ffp-contract=off -fno-exceptions -fno-rtti -fno-strict-aliasing -fvisibility=hidden -Wall -Wextra -pthread
+ifneq ($(SAN),)
+GPU_CC += $(LDFLAGS)
+endif
+endif
+CFLAGS_ALL += $(GPU_DEFINES)
+LIBS += $(GPU_LIBS)
+endif
 ISA_AVX2 := -mavx2 -mfma -mf16c
 ISA_AVX512 := -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx2 -mfma -mf16c -mprefer-vector-width=512
 ifneq ($(ARCH),x86_64)
 SRC := $(filter-out src/device/cpu/isa_avx%,$(SRC))
 endif
-OBJ := $(SRC:src/%.c=$(BUILD)/obj/%.o) $(BUILD)/obj/serve/page_html.o
+OBJ := $(SRC:src/%.c=$(BUILD)/obj/%.o) $(GPU_SRC:src/%.cu=$(BUILD)/obj/%.cu.o) $(BUILD)/obj/serve/page_html.o
 APP_OBJ := $(patsubst src/%.c,$(BUILD)/obj/%.o,$(wildcard src/apps/*.c))
 LIB := $(BUILD)/libtandem.a
 
@@ -75,6 +112,10 @@ $(BUILD)/obj/device/cpu/isa_avx512.o: ISA := $(ISA_AVX512)
 $(BUILD)/obj/%.o: src/%.c Makefile
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS_ALL) $(ISA) -c -o $@ $<
+
+$(BUILD)/obj/%.cu.o: src/%.cu Makefile
+	@mkdir -p $(@D)
+	$(GPU_CC) $(GPU_DEFINES) -Isrc -MMD -MP -c -o $@ $<
 
 # The page at /, as bytes.
 $(BUILD)/obj/serve/page_html.c: src/serve/page.html

@@ -28,6 +28,7 @@ struct comm;
 struct comm_options {
 	int max_rows;
 	int cols;        /* H */
+	enum dtype dtype; /* of partial sums; host: F32 */
 	int tree_leaves; /* leaves of the summation tree: the same on all ranks, a multiple of the world size */
 	size_t two_shot_bytes; /* [rows, cols] f32 of at least this size go in two shots where P > 2; 0: the default. Same bits either way */
 };
@@ -38,10 +39,14 @@ struct all_reduce_args {
 	struct tensor x;       /* [rows, cols] replicated f32: residual in, result out */
 	bool add_residual;     /* false: x is only written */
 	const float *bias;     /* [cols] or NULL */
+	const float *norm_weight; /* [cols] or NULL: where comm_ops.norms, also h = rms_norm(x) with it */
+	float norm_eps;
+	struct tensor h; /* [rows, cols] replicated */
 };
 
 struct comm_ops {
 	const char *name;
+	bool norms; /* all_reduce can make h in the same pass */
 	/* Scratch for this rank's partial of the next all-reduce: [split.spans][rows][cols] f32, owned by the comm. 1 <= rows <= max_rows. */
 	enum status (*partial)(struct comm *comm, int rows, struct tensor *out, struct error *err);
 	enum status (*all_reduce)(struct comm *comm, struct stream *stream, const struct all_reduce_args *args, struct error *err);
@@ -49,6 +54,11 @@ struct comm_ops {
 	enum status (*broadcast)(struct comm *comm, struct stream *stream, void *data, size_t bytes, int root, struct error *err);
 	/* Meets all ranks; says nothing about what is still on their streams. */
 	enum status (*barrier)(struct comm *comm, struct error *err);
+	/* Orders streams: what any rank put on its stream after this comes after what every rank put on its own before it. NULL: the
+	 * back end's streams are eager, `barrier` does that. */
+	enum status (*fence)(struct comm *comm, struct stream *stream, struct error *err);
+	/* A recorded graph with `all_reduces` all-reduces was launched on every rank: the comm's counters follow. NULL: no graphs. */
+	void (*replayed)(struct comm *comm, uint64_t collectives, uint64_t all_reduces);
 	void (*destroy)(struct comm *comm);
 };
 

@@ -3,16 +3,14 @@
 
 #include <string.h>
 
-/* X(name): each back end defines `const struct device_ops NAME_device_ops`. */
-#define BACKEND_LIST(X) X(cpu)
-
+/* DEVICE_BACKENDS: "X(cpu) X(cuda)", from the build. Each back end defines `const struct device_ops NAME_device_ops`. */
 #define X(backend) extern const struct device_ops backend##_device_ops;
-BACKEND_LIST(X)
+DEVICE_BACKENDS
 #undef X
 
 static const struct device_ops *const backends[] = {
 #define X(backend) &backend##_device_ops,
-	BACKEND_LIST(X)
+	DEVICE_BACKENDS
 #undef X
 };
 
@@ -26,7 +24,7 @@ const struct device_ops *device_find(const char *name)
 const char *device_names(void)
 {
 #define X(backend) ", " #backend
-	static const char names[] = BACKEND_LIST(X);
+	static const char names[] = DEVICE_BACKENDS;
 #undef X
 	return names + 2;
 }

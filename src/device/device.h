@@ -58,6 +58,16 @@ struct stream_options {
 	int max_q_heads;  /* local */
 	int max_head_dim;
 	int max_context;  /* longest sequence */
+	int max_seqs;     /* S */
+	bool invariant;   /* results must not depend on the world size (CPU: they never do) */
+};
+
+/* Elements [row, row + rows) x [col, col + cols) of a random tensor (model/source.h says what they are), made on the device. */
+struct random_region {
+	uint64_t seed, stream;
+	int64_t row, rows, col, cols;
+	float offset, scale;
+	enum dtype dtype;
 };
 
 enum copy_kind { COPY_TO_DEVICE, COPY_TO_HOST, COPY_ON_DEVICE };
@@ -82,6 +92,15 @@ struct device_ops {
 	void (*report)(const struct device *device, struct mem_report *out); /* any thread */
 	size_t (*free_bytes)(const struct device *device);                   /* what could still be allocated, roughly; SIZE_MAX: unknown */
 	bool one_memory; /* all devices of this back end draw on the same memory */
+	/* Host memory that copies to and from this device are fast with. NULL entries: any memory is. */
+	enum status (*host_alloc)(struct device *device, size_t bytes, const char *what, void **out, struct error *err);
+	void (*host_free)(struct device *device, void *ptr);
+
+	/* Element type of activations, partial sums and KV for a model whose weights are of type `model`; the residual stream is f32
+	 * everywhere, and so are logits. */
+	enum dtype (*activation)(enum dtype model);
+	int kv_block_tokens; /* block size that suits the attention kernels, where the user has not said otherwise */
+	bool accumulates;    /* linear_args.accumulate is supported: at world size 1 no all-reduce is needed */
 
 	enum status (*stream_create)(struct device *device, const struct stream_options *options, struct stream **out, struct error *err);
 	void (*stream_destroy)(struct stream *stream);
@@ -110,6 +129,9 @@ struct device_ops {
 	                          struct error *err);
 	enum status (*linear_copy_rows)(struct stream *stream, const struct linear_weight *dst, const struct linear_weight *src, int n0, int rows,
 	                                struct error *err);
+	/* As linear_put, of made-up weights: rows [n0, n0 + region->rows) of `w`. NULL: the engine makes them on the host. */
+	enum status (*linear_random)(struct stream *stream, const struct linear_weight *w, int n0, const struct random_region *region,
+	                             struct error *err);
 	/* n elements of `dtype` at src (unaligned is fine) widened to f32 at dst. */
 	enum status (*vector_put)(struct stream *stream, float *dst, const void *src, enum dtype dtype, int n, struct error *err);
 

@@ -64,7 +64,7 @@ struct step_rows {
 	const int32_t *kv_len;      /* [S] keys that exist once this step's rows are written = last position + 1 */
 	const int32_t *block_table; /* [S][max_blocks] */
 	int max_blocks;
-	int max_kv_len;  /* host copy of the largest kv_len, for partitioning */
+	int max_kv_len;  /* host copy of the largest kv_len, for partitioning; while a graph is recorded: the longest that it may be replayed with */
 	int max_seq_rows; /* host copy of the largest row count of a sequence */
 };
 
@@ -92,13 +92,15 @@ struct head_norm_args {
 };
 
 /* y = x W^T (+ bias). split NULL: y sharded (or replicated) [T,n], bias added last. With a split: y partial
- * [spans][T][n], bias refused (a row-parallel bias is added once, after the sum). */
+ * [spans][T][n], bias refused (a row-parallel bias is added once, after the sum). accumulate: y f32, y += x W^T (+ bias); only
+ * where device_ops.accumulates. */
 struct linear_args {
 	struct tensor x;
 	const struct linear_weight *weight;
 	const float *bias; /* [n] or NULL */
 	const struct sum_split *split;
 	struct tensor y;
+	bool accumulate;
 };
 
 /* Rotates columns in place, pairs (i, i + rotary_dim/2) of each head. */
@@ -154,7 +156,57 @@ struct gather_rows_args {
 	struct tensor out;
 };
 
+/* ---- fused ops. Optional: a back end that has none leaves NULL, and the engine runs what they are made of. */
+
+/* h = rms_norm(x), to be made by the op that reads it, unless the collective before it has done so. */
+struct norm_input {
+	struct tensor x;     /* [T,H] replicated, f32 */
+	const float *weight; /* [H] */
+	float eps;
+	struct tensor h; /* [T,H] replicated: result, or memory for it */
+	bool done;       /* h holds it already */
+};
+
+/* From the residual stream to queries and cache: norm, linear (+ bias), q and k norm, rope, kv write. Queries end up in the first columns of
+ * `qkv`; what its other columns hold afterwards is not defined. */
+struct attention_in_args {
+	struct norm_input in;
+	const struct linear_weight *weight; /* [(q + 2 kv) D, H]: q, k, v rows */
+	const float *bias;                  /* [its n] or NULL */
+	const float *q_norm, *k_norm;       /* [D] or NULL */
+	int q_heads, kv_heads, head_dim, rotary_dim; /* local */
+	const struct step_rows *rows;
+	const struct kv_cache *cache;
+	int layer;
+	struct tensor qkv; /* [T, (q + 2 kv) D] sharded */
+};
+
+/* out = swiglu(rms_norm(x) W^T + bias). */
+struct mlp_in_args {
+	struct norm_input in;
+	const struct linear_weight *weight; /* [2I, H]: gate rows, up rows */
+	const float *bias;
+	struct tensor gate_up; /* [T, 2I] sharded: memory that may be used */
+	struct tensor out;     /* [T, I] sharded */
+};
+
+/* The best of each row: the largest value, the smallest index among equals; a row with NaN has index -1. */
+struct best_token {
+	float value;
+	int32_t index; /* `begin` + column */
+};
+struct argmax_args {
+	struct tensor logits; /* [R, n] f32 */
+	int begin;
+	struct best_token *out; /* [R], memory that the host reads after stream_sync */
+};
+
 /* X(name): enum status name(struct stream *, const struct name_args *, struct error *) */
+#define OP_FUSED_LIST(X) \
+	X(attention_in)      \
+	X(mlp_in)            \
+	X(argmax)
+
 #define OP_LIST(X) \
 	X(embed)       \
 	X(rms_norm)    \
@@ -170,6 +222,7 @@ struct gather_rows_args {
 struct op_table {
 #define X(op) enum status (*op)(struct stream *, const struct op##_args *, struct error *);
 	OP_LIST(X)
+	OP_FUSED_LIST(X) /* NULL: none */
 #undef X
 };
 

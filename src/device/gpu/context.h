@@ -1,0 +1,36 @@
+/* context.h: what launchers know of the stream they launch on. Valid C17 and C++17; filled by device.c at stream creation. */
+#ifndef TANDEM_DEVICE_GPU_CONTEXT_H
+#define TANDEM_DEVICE_GPU_CONTEXT_H
+
+#include "device/gpu/runtime.h"
+#include "device/ops.h"
+
+struct gemm_library; /* cuBLASLt or hipBLASLt, loaded at run time (library.h) */
+
+struct gpu_context {
+	gpu_stream stream;
+	int ordinal;
+	struct gpu_props props;
+	bool invariant;         /* --tp-invariant: one order of summation per output element, whatever N, M and the world size */
+	void *workspace;        /* device memory for one op at a time: attention's splits, GEMM workspace */
+	size_t workspace_bytes;
+	uint32_t *counters;     /* device memory, GPU_COUNTERS zeroed words: a kernel that uses some leaves them zero */
+	struct gemm_library *gemm; /* NULL: none on this machine */
+};
+#define GPU_COUNTERS 16384
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+const struct gpu_context *gpu_context(const struct stream *stream);
+
+/* Ops of the table (device/ops.h), each in the .cu file of its family. */
+#define X(op) enum status gpu_##op(struct stream *stream, const struct op##_args *args, struct error *err);
+OP_LIST(X)
+OP_FUSED_LIST(X)
+#undef X
+#ifdef __cplusplus
+}
+#endif
+
+#endif

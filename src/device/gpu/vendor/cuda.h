@@ -1,0 +1,193 @@
+/* cuda.h: the neutral names on CUDA. */
+#ifndef TANDEM_DEVICE_GPU_VENDOR_CUDA_H
+#define TANDEM_DEVICE_GPU_VENDOR_CUDA_H
+
+#include <cuda_runtime.h>
+#include <string.h>
+
+/* ---- host */
+typedef cudaError_t gpu_error;
+typedef cudaStream_t gpu_stream;
+typedef cudaEvent_t gpu_event;
+typedef cudaGraph_t gpu_graph;
+typedef cudaGraphExec_t gpu_graph_exec;
+
+#define GPU_OK cudaSuccess
+#define GPU_NOT_READY cudaErrorNotReady
+#define GPU_NO_MEMORY cudaErrorMemoryAllocation
+#define GPU_PEER_ALREADY cudaErrorPeerAccessAlreadyEnabled
+#define gpu_error_text cudaGetErrorString
+#define gpu_last_error cudaGetLastError
+#define gpu_device_count cudaGetDeviceCount
+#define gpu_set_device cudaSetDevice
+#define gpu_malloc(out, bytes) cudaMalloc((void **)(out), bytes)
+#define gpu_free cudaFree
+#define gpu_mem_info cudaMemGetInfo
+/* Pinned host memory that kernels of every device can read and write; its device address is its host address. */
+#define gpu_host_alloc(out, bytes) cudaHostAlloc((void **)(out), bytes, cudaHostAllocPortable | cudaHostAllocMapped)
+#define gpu_host_free cudaFreeHost
+#define gpu_memset_async cudaMemsetAsync
+#define gpu_copy_async(dst, src, bytes, stream) cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDefault, stream)
+#define gpu_stream_create(out) cudaStreamCreateWithFlags(out, cudaStreamNonBlocking)
+#define gpu_stream_destroy cudaStreamDestroy
+#define gpu_stream_query cudaStreamQuery
+#define gpu_event_create(out) cudaEventCreateWithFlags(out, cudaEventDisableTiming)
+#define gpu_event_create_timing cudaEventCreate
+#define gpu_event_destroy cudaEventDestroy
+#define gpu_event_record cudaEventRecord
+#define gpu_event_query cudaEventQuery
+#define gpu_event_elapsed_ms cudaEventElapsedTime
+#define gpu_stream_wait_event(stream, event) cudaStreamWaitEvent(stream, event, 0)
+#define gpu_capture_begin(stream) cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal)
+#define gpu_capture_end cudaStreamEndCapture
+#define gpu_graph_instantiate(out, graph) cudaGraphInstantiate(out, graph, 0)
+#define gpu_graph_destroy cudaGraphDestroy
+#define gpu_graph_exec_destroy cudaGraphExecDestroy
+#define gpu_graph_launch cudaGraphLaunch
+#define gpu_peer_can cudaDeviceCanAccessPeer
+#define gpu_peer_enable(peer) cudaDeviceEnablePeerAccess(peer, 0)
+
+static inline gpu_error gpu_props_get(struct gpu_props *out, int device)
+{
+	struct cudaDeviceProp p;
+	gpu_error code = cudaGetDeviceProperties(&p, device);
+	if (code != GPU_OK) return code;
+	memset(out, 0, sizeof *out);
+	for (size_t i = 0; i + 1 < sizeof out->name && p.name[i]; i++) out->name[i] = p.name[i];
+	const char digits[] = {(char)('0' + p.major), (char)('0' + p.minor)};
+	out->arch[0] = 's', out->arch[1] = 'm', out->arch[2] = '_', out->arch[3] = digits[0], out->arch[4] = digits[1];
+	out->warp = p.warpSize;
+	out->multiprocessors = p.multiProcessorCount;
+	out->max_threads = p.maxThreadsPerBlock;
+	out->max_shared = p.sharedMemPerBlockOptin;
+	out->l2_bytes = (size_t)p.l2CacheSize;
+	out->memory_bytes = p.totalGlobalMem;
+	return GPU_OK;
+}
+
+/* ---- device */
+#ifdef __CUDACC__
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#define GPU_WARP 32
+#define GPU_KERNEL(max_threads) __global__ void __launch_bounds__(max_threads)
+#define GPU_DEVICE static __device__ __forceinline__
+#define GPU_TEMPLATE __device__ __forceinline__ /* templates and their specialisations */
+#define GPU_UNROLL _Pragma("unroll")
+#define GPU_RESTRICT __restrict__
+/* type name[count] in shared memory, aligned to 16 bytes, uninitialised. */
+#define GPU_SHARED(type, name, count) __shared__ __align__(16) type name[count]
+/* The launch's dynamic shared memory, aligned to 16 bytes. */
+#define GPU_DYNAMIC_SHARED(name) extern __shared__ __align__(16) unsigned char name[]
+#define gpu_sync() __syncthreads()
+#define gpu_warp_sync() __syncwarp()
+#define gpu_shfl_xor(value, mask) __shfl_xor_sync(0xffffffffu, value, mask)
+#define gpu_shfl_down(value, delta) __shfl_down_sync(0xffffffffu, value, delta)
+#define gpu_shfl(value, lane) __shfl_sync(0xffffffffu, value, lane)
+#define gpu_ballot(predicate) ((unsigned long long)__ballot_sync(0xffffffffu, predicate))
+#define gpu_atomic_add(address, value) atomicAdd(address, value)
+#define gpu_atomic_max(address, value) atomicMax(address, value)
+#define gpu_fence_device() __threadfence()
+#define gpu_fence_system() __threadfence_system()
+#define gpu_fma(a, b, c) __fmaf_rn(a, b, c)
+#define gpu_mul(a, b) __fmul_rn(a, b)
+#define gpu_add(a, b) __fadd_rn(a, b)
+
+/* Programmatic dependent launch: a kernel may start while the one before it still runs. wait_previous returns when that one has finished and
+ * its writes are visible; start_next lets the next one start. */
+GPU_DEVICE void gpu_wait_previous(void)
+{
+	asm volatile("griddepcontrol.wait;" ::: "memory");
+}
+GPU_DEVICE void gpu_start_next(void)
+{
+	asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+}
+
+/* 16 bytes at an aligned address. stream: read once, so not worth a cache line. */
+struct alignas(16) gpu_vec16 {
+	uint32_t x[4];
+};
+GPU_DEVICE gpu_vec16 gpu_load16_stream(const void *p)
+{
+	gpu_vec16 v;
+	asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(v.x[0]), "=r"(v.x[1]), "=r"(v.x[2]), "=r"(v.x[3]) : "l"(p));
+	return v;
+}
+
+/* System scope, for memory that other devices or the host write or read meanwhile. */
+GPU_DEVICE uint32_t gpu_load_acquire(const uint32_t *p)
+{
+	uint32_t v;
+	asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
+	return v;
+}
+GPU_DEVICE void gpu_store_release(uint32_t *p, uint32_t v)
+{
+	asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory");
+}
+GPU_DEVICE uint32_t gpu_load_volatile(const uint32_t *p)
+{
+	uint32_t v;
+	asm volatile("ld.volatile.global.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
+	return v;
+}
+/* 16 bytes in one piece: a reader sees all or nothing of a writer's. */
+GPU_DEVICE gpu_vec16 gpu_load16_volatile(const void *p)
+{
+	gpu_vec16 v;
+	asm volatile("ld.volatile.global.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(v.x[0]), "=r"(v.x[1]), "=r"(v.x[2]), "=r"(v.x[3]) : "l"(p) : "memory");
+	return v;
+}
+GPU_DEVICE void gpu_store16_volatile(void *p, gpu_vec16 v)
+{
+	asm volatile("st.volatile.global.v4.u32 [%0], {%1,%2,%3,%4};" ::"l"(p), "r"(v.x[0]), "r"(v.x[1]), "r"(v.x[2]), "r"(v.x[3]) : "memory");
+}
+GPU_DEVICE unsigned long long gpu_clock_ns(void)
+{
+	unsigned long long t;
+	asm volatile("mov.u64 %0, %globaltimer;" : "=l"(t));
+	return t;
+}
+/* Between two looks at a word that somebody else will change. */
+GPU_DEVICE void gpu_spin_pause(void)
+{
+}
+
+GPU_DEVICE float gpu_f16_to_f32(uint16_t bits)
+{
+	return __half2float(__ushort_as_half(bits));
+}
+GPU_DEVICE uint16_t gpu_f32_to_f16(float v)
+{
+	return __half_as_ushort(__float2half_rn(v));
+}
+GPU_DEVICE uint16_t gpu_f32_to_bf16(float v)
+{
+	return __bfloat16_as_ushort(__float2bfloat16_rn(v));
+}
+
+/* kernel<<<grid, block, shared, stream>>>(...), where the kernel may start before the one before it has ended (every kernel calls
+ * gpu_wait_previous before it touches what another kernel writes or reads). Value: gpu_error. */
+template <typename... Formal, typename... Actual>
+static inline gpu_error gpu_launch(void (*kernel)(Formal...), dim3 grid, dim3 block, size_t shared, gpu_stream stream, Actual... args)
+{
+	cudaLaunchAttribute attribute = {};
+	attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+	attribute.val.programmaticStreamSerializationAllowed = 1;
+	cudaLaunchConfig_t config = {};
+	config.gridDim = grid;
+	config.blockDim = block;
+	config.dynamicSmemBytes = shared;
+	config.stream = stream;
+	config.attrs = &attribute;
+	config.numAttrs = 1;
+	return cudaLaunchKernelEx(&config, kernel, static_cast<Formal>(args)...);
+}
+#define GPU_LAUNCH(kernel, grid, block, shared, stream, ...) gpu_launch(kernel, grid, block, shared, stream, __VA_ARGS__)
+/* Allows a kernel more dynamic shared memory than the default. */
+#define gpu_allow_shared(kernel, bytes) cudaFuncSetAttribute((const void *)(kernel), cudaFuncAttributeMaxDynamicSharedMemorySize, (int)(bytes))
+#endif
+
+#endif
