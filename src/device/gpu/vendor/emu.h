@@ -77,6 +77,7 @@ gpu_error gpu_graph_exec_destroy(gpu_graph_exec exec);
 gpu_error gpu_graph_launch(gpu_graph_exec exec, gpu_stream stream);
 gpu_error gpu_peer_can(int *out, int device, int peer);
 gpu_error gpu_peer_enable(int peer);
+#define GPU_RANKS_SHARE_DEVICE true /* ranks are threads here */
 #define gpu_malloc(out, bytes) emu_malloc((void **)(out), bytes)
 #define gpu_host_alloc(out, bytes) emu_host_alloc((void **)(out), bytes)
 
