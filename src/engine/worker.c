@@ -15,7 +15,7 @@ static enum status meet(struct rank *rank, struct error *err)
 static enum status join_group(struct worker *w, struct error *err)
 {
 	struct rank *rank = &w->rank;
-	return comm_host_create(&rank->comm, rank->group, rank->index, rank->device, rank->stream, &w->comm_options, err);
+	return comm_create(&rank->comm, rank->group, rank->index, rank->device, rank->stream, &w->comm_options, err);
 }
 
 /* Before anything big is allocated: on a machine that overcommits, lack of memory would show as a killed process. */
@@ -45,8 +45,7 @@ static enum status open_rank(struct worker *w, struct error *err)
 
 static enum status sync_rank(struct worker *w, struct error *err)
 {
-	struct rank *rank = &w->rank;
-	return rank->device->vt->stream_sync(rank->stream, clock_deadline_ms(w->timeout_ms), group_abort_flag(rank->group), err);
+	return comm_sync(w->rank.comm, w->rank.stream, err);
 }
 
 static enum status fault(struct worker *w, enum fault_point at, uint64_t seq, struct error *err)
