@@ -59,7 +59,7 @@ endif
 ifeq ($(VENDOR),cuda)
 GPU_DEFINES += -I$(CUDA_HOME)/include
 GPU_CC = $(CUDA_HOME)/bin/nvcc -std=c++17 -O3 -lineinfo -gencode=arch=compute_$(CUDA_ARCH),code=sm_$(CUDA_ARCH) -Xptxas -warn-spills \
-	-Xcompiler -fvisibility=hidden,-Wall,-Wextra,-fno-exceptions -Werror all-warnings
+	-Xcompiler -fvisibility=hidden,-Wall,-Wextra,-fno-exceptions,-fno-threadsafe-statics -Werror all-warnings
 GPU_LIBS := -L$(CUDA_HOME)/lib64 -lcudart_static -ldl -lrt
 endif
 ifeq ($(VENDOR),hip)
@@ -91,9 +91,10 @@ UNIT := $(patsubst tests/unit/%.c,$(BUILD)/tests/unit/%,$(wildcard tests/unit/te
 FUZZ := $(patsubst tests/fuzz/%.c,$(BUILD)/tests/fuzz/%,$(wildcard tests/fuzz/fuzz_*.c))
 E2E := $(patsubst tests/e2e/lib/%.c,$(BUILD)/tests/e2e/%,$(wildcard tests/e2e/lib/*.c))
 CHECK := $(BUILD)/tests/check/check
+CHECK_GPU := $(if $(VENDOR),$(BUILD)/tests/gpu/check_gpu)
 SIM := $(BUILD)/tests/sim/sim
 SOAK := $(BUILD)/tests/soak/soak
-TESTS := $(UNIT) $(FUZZ) $(E2E) $(CHECK) $(SIM) $(SOAK)
+TESTS := $(UNIT) $(FUZZ) $(E2E) $(CHECK) $(CHECK_GPU) $(SIM) $(SOAK)
 
 .PHONY: all demo test quick check e2e bench asan tsan fuzz soak model-check install uninstall clean help deps programs
 .SECONDARY:
@@ -141,7 +142,12 @@ $(BUILD)/tests/e2e/%: $(BUILD)/tests/obj/e2e/lib/%.o $(LIB)
 	@mkdir -p $(@D)
 	$(CC) $(LDFLAGS) -o $@ $^ $(LIBS)
 
-$(CHECK): $(patsubst tests/%.c,$(BUILD)/tests/obj/%.o,$(wildcard tests/check/*.c)) $(LIB)
+$(CHECK): $(patsubst tests/%.c,$(BUILD)/tests/obj/%.o,$(wildcard tests/check/*.c tests/common/*.c)) $(LIB)
+	@mkdir -p $(@D)
+	$(CC) $(LDFLAGS) -o $@ $^ $(LIBS)
+
+# With the objects, not the library: what is missing is then NULL for the harness to name.
+$(BUILD)/tests/gpu/check_gpu: $(patsubst tests/%.c,$(BUILD)/tests/obj/%.o,$(wildcard tests/gpu/*.c tests/common/*.c)) $(OBJ)
 	@mkdir -p $(@D)
 	$(CC) $(LDFLAGS) -o $@ $^ $(LIBS)
 

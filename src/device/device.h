@@ -27,7 +27,8 @@ struct graph;
 	X(REPLICATED, "replicated weights")  \
 	X(KV, "kv cache")                    \
 	X(SCRATCH, "collective scratch")     \
-	X(WORKSPACE, "workspace")
+	X(WORKSPACE, "workspace")            \
+	X(RUNTIME, "runtime and context") /* of a GPU: what its memory holds besides, other processes' included */
 
 enum mem_tag {
 #define X(code, name) MEM_##code,
