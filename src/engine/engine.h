@@ -18,8 +18,6 @@ struct tandem {
 	struct scheduler *scheduler;
 	struct step_plan plan;
 	struct sampler *sampler;
-	float *host_logits;
-	size_t host_logits_bytes;
 	struct fault_plan fault;
 	struct log log;
 	_Atomic int interrupted;
@@ -28,6 +26,7 @@ struct tandem {
 	uint64_t next_id;
 	uint64_t cache_salt;        /* of this process */
 	bool prefix_cache;
+	bool graphs, invariant;
 	int max_queue;
 	struct sequence *kept;      /* ended in the last step and scored: their prompt's log-probabilities can still be asked for */
 	uint64_t finished, generated_tokens, aborted_groups, rebuilds;

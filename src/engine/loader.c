@@ -31,12 +31,16 @@ static const struct part vector_parts[] = {
 #undef LINEAR
 #define PARTS(list) (sizeof(list) / sizeof *(list))
 
-enum status loader_check(const struct model *model, struct error *err)
+enum status loader_check(const struct model *model, const struct device_ops *ops, struct error *err)
 {
 	for (int i = 0; i < model->manifest.count; i++) {
 		const struct weight *w = &model->manifest.weights[i];
 		struct source_tensor tensor;
 		TRY(source_find(model->source, w->name, w->dims, w->rows, w->cols, &tensor, err));
+		if (!ops->block_types && !dtype_is_plain(tensor.dtype))
+			return FAIL(err, UNSUPPORTED,
+			            "%s: is of type %s, and --device %s computes with F32, F16 and BF16 weights only; take --device cpu, or weights that are not quantised",
+			            w->name, dtype_name(tensor.dtype), ops->name);
 	}
 	return STATUS_OK;
 }

@@ -17,8 +17,7 @@ enum status step_plan_init(struct step_plan *p, const struct step_limits *limits
 		if (!*ints[i]) st = STATUS_NO_MEMORY;
 	}
 	p->sequence = mem_zalloc(seqs, sizeof *p->sequence, "step plan", err);
-	p->cos_sin = mem_zalloc(rows * (size_t)limits->rotary_dim, sizeof *p->cos_sin, "step plan rope", err);
-	if (!p->sequence || !p->cos_sin) st = STATUS_NO_MEMORY;
+	if (!p->sequence) st = STATUS_NO_MEMORY;
 	if (st != STATUS_OK) step_plan_fini(p);
 	return st;
 }
@@ -34,7 +33,6 @@ void step_plan_fini(struct step_plan *p)
 	free(p->output_row);
 	free(p->output_seq);
 	free(p->sequence);
-	free(p->cos_sin);
 	*p = (struct step_plan){0};
 }
 
