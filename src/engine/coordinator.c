@@ -168,11 +168,15 @@ static enum status command_all(struct coordinator *c, enum worker_command what, 
 	return st;
 }
 
-static uint64_t need_bytes(const struct coordinator_options *o, enum dtype activation)
+static uint64_t need_bytes(const struct coordinator_options *o, const struct worker *w)
 {
 	struct plan_degree plan;
-	plan_degree(&plan, &o->model->config, o->world_size,
-	            &(struct plan_options){.max_rows = o->rank.limits.max_rows, .activation = activation, .kv = activation});
+	struct step_limits limits = rank_limits(&o->rank);
+	enum dtype activation = w->rank.activation;
+	const struct plan_options options = {.max_rows = limits.max_rows, .max_outputs = limits.max_outputs, .context = o->rank.max_context,
+	                                     .activation = activation, .kv = activation, .partial = w->comm_options.dtype,
+	                                     .stream_bytes = o->ops->stream_bytes ? o->ops->stream_bytes(&w->stream_options) : 0};
+	plan_degree(&plan, &o->model->config, o->world_size, &options);
 	uint64_t kv = (uint64_t)(o->rank.kv.blocks + 1) * (uint64_t)o->rank.kv.block_tokens * plan.kv_per_token;
 	return plan.sharded_bytes + plan.replicated_bytes + plan.scratch_bytes + plan.workspace_bytes + kv;
 }
@@ -207,7 +211,7 @@ static void fill_worker(struct coordinator *c, int r, const struct device_option
 	                                            .max_seqs = limits.max_seqs, .invariant = o->rank.invariant};
 	w->timeout_ms = o->timeout_ms;
 	w->spin_ns = o->ops->one_memory ? WAIT_SPIN_NS : IDLE_SPIN_NS;
-	w->need_bytes = need_bytes(o, activation);
+	w->need_bytes = need_bytes(o, w);
 	c->ranks[r] = &w->rank;
 }
 
