@@ -333,6 +333,16 @@ enum status coordinator_best(const struct coordinator *c, int output, int32_t *t
 	return STATUS_OK;
 }
 
+void *coordinator_sample_memory(struct coordinator *c)
+{
+	return c->workers[0].rank.sample_host;
+}
+
+const struct sample_choice *coordinator_sampled(const struct coordinator *c, int output)
+{
+	return &c->workers[0].rank.sampled[output];
+}
+
 void coordinator_abort(struct coordinator *c, const struct error *reason)
 {
 	group_abort(c->group, -1, reason);
