@@ -68,11 +68,13 @@ GPU_CC = hipcc -std=c++17 -O3 $(HIP_ARCHS:%=--offload-arch=%) -ffp-contract=off 
 GPU_LIBS := -lamdhip64
 endif
 ifeq ($(VENDOR),emu)
-GPU_DEFINES += -DGPU_WARP=$(WARP)
-GPU_CC = $(CXX) -x c++ -std=c++17 -O1 -g -ffp-contract=off -fno-exceptions -fno-rtti -fno-strict-aliasing -fvisibility=hidden -Wall -Wextra -pthread
-ifneq ($(SAN),)
-GPU_CC += $(LDFLAGS)
+ifeq ($(SAN),tsan)
+$(error SAN=tsan and the emulated device do not go together: it answers the calls that -fsanitize=thread makes; use SAN=asan)
 endif
+GPU_DEFINES += -DGPU_WARP=$(WARP)
+# -fsanitize=thread puts a call before each access of a kernel; src/device/gpu/emu/access.c answers it, and no sanitizer is linked for it.
+GPU_CC = $(CXX) -x c++ -std=c++17 -O1 -g -ffp-contract=off -fno-exceptions -fno-rtti -fno-strict-aliasing -fvisibility=hidden -Wall -Wextra -pthread \
+	-fsanitize=thread $(if $(SAN),-fsanitize=undefined -fno-sanitize-recover=all) $(if $(WERROR),-Werror)
 endif
 CFLAGS_ALL += $(GPU_DEFINES)
 LIBS += $(GPU_LIBS)
