@@ -204,7 +204,8 @@ static void fill_worker(struct coordinator *c, int r, const struct device_option
 	w->device_options.log = o->log;
 	w->device_ops = o->ops;
 	w->comm_options = (struct comm_options){.max_rows = limits.max_rows, .cols = config->hidden_size,
-	                                        .dtype = o->rank.invariant ? DTYPE_F32 : activation, .tree_leaves = o->model->tree_leaves};
+	                                        .dtype = o->rank.invariant ? DTYPE_F32 : activation,
+	                                        .invariant = o->rank.invariant, .tree_leaves = o->model->tree_leaves};
 	w->stream_options = (struct stream_options){.max_rows = limits.max_rows, .max_k = max_k > shape.q_cols ? max_k : shape.q_cols,
 	                                            .max_n = max_n > config->vocab_size ? max_n : config->vocab_size, .max_q_heads = shape.q_heads,
 	                                            .max_head_dim = config->head_dim, .max_context = o->rank.max_context,

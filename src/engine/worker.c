@@ -19,7 +19,7 @@ static enum status meet(struct rank *rank, struct error *err)
 static enum status join_group(struct worker *w, struct error *err)
 {
 	struct rank *rank = &w->rank;
-	TRY(comm_host_create(&rank->comm, rank->group, rank->index, rank->device, rank->stream, &w->comm_options, err));
+	TRY(comm_create(&rank->comm, rank->group, rank->index, rank->device, rank->stream, &w->comm_options, err));
 	rank->adds = rank->world_size == 1 && rank->device->vt->accumulates && !rank->options.invariant;
 	return STATUS_OK;
 }
@@ -76,8 +76,7 @@ static enum status open_rank(struct worker *w, struct error *err)
 
 static enum status sync_rank(struct worker *w, struct error *err)
 {
-	struct rank *rank = &w->rank;
-	return rank->device->vt->stream_sync(rank->stream, clock_deadline_ms(w->timeout_ms), group_abort_flag(rank->group), err);
+	return comm_sync(w->rank.comm, w->rank.stream, err);
 }
 
 static enum status fault(struct worker *w, enum fault_point at, uint64_t seq, struct error *err)
