@@ -119,19 +119,8 @@ static size_t gpu_kv_bytes(const struct kv_layout *l)
 }
 
 /* Ops that are still being written: NULL in the table until the file is there, which then takes its line away here. */
-#pragma weak gpu_embed
-#pragma weak gpu_rms_norm
-#pragma weak gpu_head_norm
 #pragma weak gpu_linear
-#pragma weak gpu_rope
-#pragma weak gpu_kv_write
 #pragma weak gpu_attention
-#pragma weak gpu_swiglu
-#pragma weak gpu_tree_sum
-#pragma weak gpu_gather_rows
-#pragma weak gpu_attention_in
-#pragma weak gpu_mlp_in
-#pragma weak gpu_argmax
 
 #define GPU_PASTE_(name) name##_device_ops
 #define GPU_PASTE(name) GPU_PASTE_(name)
