@@ -2,6 +2,8 @@
 
 #include <math.h>
 
+#include "engine/device_sampler.h"
+
 /* A step of the equation: run the op, unless the group is dead; let the coordinator see that this rank moves. */
 #define RUN(op, ...)                                                          \
 	do {                                                                      \
@@ -151,6 +153,11 @@ static struct tensor logits_slice(const struct rank *rank, int outputs, enum ste
 	return logits;
 }
 
+static const struct sample_adjust *sample_adjusts(const struct rank *rank)
+{
+	return (const struct sample_adjust *)((const char *)rank->buffers.sample + device_sampler_adjust_offset(rank_sample_rows(&rank->options)));
+}
+
 enum status forward_head(struct rank *rank, int outputs, enum step_result result, struct error *err)
 {
 	const struct model_config *c = &rank->model->config;
@@ -167,7 +174,10 @@ enum status forward_head(struct rank *rank, int outputs, enum step_result result
 		RUN(linear, {.x = h, .weight = &w->head, .y = logits});
 		if (result == RESULT_BEST) RUN(argmax, {.logits = logits, .begin = w->head_begin, .out = rank->best});
 	}
-	if (outputs && result == RESULT_LOGITS && rank->world_size > 1 && rank_gathers_logits(rank))
-		return COMM(rank->comm, fence, rank->stream, err);
+	if (!outputs || result == RESULT_BEST || !rank_gathers_logits(rank)) return STATUS_OK;
+	if (rank->world_size > 1) TRY(COMM(rank->comm, fence, rank->stream, err));
+	if (result == RESULT_SAMPLED && rank->index == 0)
+		RUN(sample, {.logits = tensor_view(rank->buffers.logits, DTYPE_F32, TENSOR_REPLICATED, outputs, c->vocab_size), .row = rank->buffers.sample,
+		             .adjust = sample_adjusts(rank), .scratch = rank->buffers.sample_scratch, .out = rank->sampled});
 	return STATUS_OK;
 }

@@ -94,12 +94,14 @@ static enum status run_step(struct worker *w, struct error *err)
 		TRY(kv_reserve(rank->pool, plan->slot[s], plan->row_start[s + 1] - plan->row_start[s], err));
 	const int bucket = graphs_bucket(rank, plan);
 	TRY(rank_assemble(rank, plan, bucket, err));
+	if (plan->result == RESULT_SAMPLED && rank->index == 0)
+		TRY(rank->device->vt->copy(rank->stream, rank->buffers.sample, rank->sample_host, plan->sample_bytes, COPY_TO_DEVICE, err));
 	TRY(graphs_meet(rank, bucket, plan->result, err));
 	if (bucket) TRY(graphs_replay(rank, bucket, plan->result, err));
 	else TRY(forward_layers(rank, err));
 	TRY(fault(w, FAULT_KERNEL, plan->generation - 1, err));
 	if (!bucket) TRY(forward_head(rank, plan->outputs, plan->result, err));
-	if (plan->result == RESULT_LOGITS) TRY(rank_fetch_logits(rank, plan->outputs, err));
+	if (plan->result != RESULT_BEST) TRY(rank_fetch_logits(rank, plan->outputs, plan->result == RESULT_SAMPLED ? plan->to_host : NULL, err));
 	return sync_rank(w, err);
 }
 
@@ -107,7 +109,7 @@ static enum status run_head(struct worker *w, struct error *err)
 {
 	TRY(rank_select_outputs(&w->rank, w->head_first, w->head_count, err));
 	TRY(forward_head(&w->rank, w->head_count, RESULT_LOGITS, err));
-	TRY(rank_fetch_logits(&w->rank, w->head_count, err));
+	TRY(rank_fetch_logits(&w->rank, w->head_count, NULL, err));
 	return sync_rank(w, err);
 }
 
