@@ -1,0 +1,137 @@
+/* attention.c: checks the arguments of attention and picks its kernels (attention.h). */
+#include "device/gpu/attention.h"
+
+#include "device/device.h"
+
+/* Blocks of the decode kernel that fill a multiprocessor. */
+#define DECODE_BLOCKS 4
+
+/* First that can is taken. */
+static const struct attention_kernel *const decode_kernels[] = {
+#ifdef GPU_CUDA
+	&attention_decode_tensor,
+#endif
+	&attention_decode, NULL};
+static const struct attention_kernel *const prefill_kernels[] = {
+#ifdef GPU_CUDA
+	&attention_prefill_tensor,
+#endif
+	&attention_tile, NULL};
+
+/* Splits of one sequence and KV head: enough blocks for the device, whatever the contexts' lengths. */
+static int decode_splits(const struct gpu_props *props, bool invariant, int seqs, int kv_heads)
+{
+	if (invariant) return ATTENTION_CHUNKS;
+	int splits = DECODE_BLOCKS * props->multiprocessors / (seqs * kv_heads);
+	return splits < 1 ? 1 : splits > ATTENTION_MAX_SPLITS ? ATTENTION_MAX_SPLITS : splits;
+}
+
+static size_t partial_bytes(int seqs, int q_heads, int splits, int head_dim)
+{
+	return splits < 2 ? 0 : (size_t)seqs * (size_t)q_heads * (size_t)splits * (size_t)(head_dim + 2) * sizeof(float);
+}
+
+size_t gpu_attention_workspace(const struct stream_options *options, const struct gpu_props *props)
+{
+	size_t most = 0;
+	for (int seqs = 1; seqs <= options->max_seqs || seqs == 1; seqs++) {
+		/* One KV head has the most splits; its blocks are what all query heads share. */
+		size_t bytes = partial_bytes(seqs, options->max_q_heads, decode_splits(props, options->invariant, seqs, 1), options->max_head_dim);
+		if (bytes > most) most = bytes;
+	}
+	return most;
+}
+
+static enum status check_tensor(const struct tensor *t, const struct attention_args *args, const char *what, struct error *err)
+{
+	const struct kv_layout *l = &args->cache->layout;
+	TRY(tensor_expect(t, TENSOR_SHARDED, what, err));
+	int64_t lanes = 16 / (int64_t)dtype_bytes(l->dtype);
+	if (t->dtype != l->dtype)
+		return FAIL(err, BAD_INPUT, "%s: %s over a cache of %s; one type is wanted", what, dtype_name(t->dtype), dtype_name(l->dtype));
+	if (t->rows != args->rows->rows || t->cols != args->q_heads * l->head_dim)
+		return FAIL(err, BAD_INPUT, "%s: [%d,%d], expected [%d,%d]", what, t->rows, t->cols, args->rows->rows, args->q_heads * l->head_dim);
+	if ((uintptr_t)t->data % 16 || t->row_stride % lanes)
+		return FAIL(err, BAD_INPUT, "%s: rows of stride %lld at %p; multiples of 16 bytes are wanted", what, (long long)t->row_stride, t->data);
+	return STATUS_OK;
+}
+
+static enum status check(const struct attention_args *args, struct error *err)
+{
+	const struct kv_layout *l = &args->cache->layout;
+	const struct step_rows *rows = args->rows;
+	if (!dtype_is_plain(l->dtype)) return FAIL(err, UNSUPPORTED, "attention: a cache of type %s; F32, F16 and BF16 are supported", dtype_name(l->dtype));
+	if (l->head_dim < 16 || l->head_dim > 256 || l->head_dim % 16)
+		return FAIL(err, UNSUPPORTED, "attention: heads of %d; multiples of 16 up to 256 are supported", l->head_dim);
+	if (!args->cache->data || (uintptr_t)args->cache->data % 16 || l->blocks < 1 || l->kv_heads < 1 || l->block_tokens < ATTENTION_GROUP ||
+	    l->block_tokens % ATTENTION_GROUP || args->layer < 0 || args->layer >= l->layers)
+		return FAIL(err, BAD_INPUT, "attention: layer %d of %d, %d blocks of %d tokens (a multiple of %d), %d heads", args->layer, l->layers, l->blocks,
+		            l->block_tokens, ATTENTION_GROUP, l->kv_heads);
+	if (args->q_heads < 1 || args->q_heads % l->kv_heads)
+		return FAIL(err, BAD_INPUT, "attention: %d query heads over %d kv heads; a multiple is wanted", args->q_heads, l->kv_heads);
+	TRY(check_tensor(&args->q, args, "attention q", err));
+	TRY(check_tensor(&args->out, args, "attention out", err));
+	if (rows->seqs < 0 || rows->seqs > rows->rows || rows->max_seq_rows > rows->rows || rows->max_kv_len > (int64_t)rows->max_blocks * l->block_tokens)
+		return FAIL(err, BAD_INPUT, "attention: %d rows (at most %d a sequence) of %d sequences, %d keys in %d blocks of %d", rows->rows,
+		            rows->max_seq_rows, rows->seqs, rows->max_kv_len, rows->max_blocks, l->block_tokens);
+	if (!(args->scale > 0)) return FAIL(err, BAD_INPUT, "attention: scores times %g; a positive scale is wanted", (double)args->scale);
+	return STATUS_OK;
+}
+
+static int log2_of(int n)
+{
+	int shift = 0;
+	while (n >> shift > 1) shift++;
+	return n == 1 << shift ? shift : -1;
+}
+
+static struct attention_params make_params(const struct attention_args *args, bool invariant)
+{
+	const struct kv_layout *l = &args->cache->layout;
+	const struct step_rows *rows = args->rows;
+	size_t layer = (size_t)l->blocks * 2 * (size_t)l->kv_heads * (size_t)l->block_tokens * (size_t)l->head_dim * dtype_bytes(l->dtype);
+	return (struct attention_params){.q = args->q.data, .out = args->out.data, .kv = (const char *)args->cache->data + (size_t)args->layer * layer,
+	                                 .q_stride = args->q.row_stride, .out_stride = args->out.row_stride, .position = rows->position,
+	                                 .row_start = rows->row_start, .block_table = rows->block_table, .rows = rows->rows, .seqs = rows->seqs,
+	                                 .max_blocks = rows->max_blocks, .block_tokens = l->block_tokens, .blocks = l->blocks,
+	                                 .max_kv_len = rows->max_kv_len, .q_heads = args->q_heads, .kv_heads = l->kv_heads,
+	                                 .group = args->q_heads / l->kv_heads, .head_dim = l->head_dim, .scale_log2 = args->scale * 1.44269504f,
+	                                 .window = args->window, .block_shift = log2_of(l->block_tokens), .dense = rows->rows == rows->seqs && rows->max_seq_rows == 1, .invariant = invariant};
+}
+
+static enum status launch_first(const struct attention_kernel *const *kernels, const struct gpu_context *ctx, const struct attention_params *p,
+                                enum dtype dtype, struct error *err)
+{
+	for (; *kernels; kernels++)
+		if ((*kernels)->can(p, dtype)) return (*kernels)->launch(ctx, p, dtype, err);
+	return FAIL(err, UNSUPPORTED, "attention: no kernel for heads of %d of type %s", p->head_dim, dtype_name(dtype));
+}
+
+static enum status decode(const struct gpu_context *ctx, struct attention_params *p, enum dtype dtype, struct error *err)
+{
+	p->splits = decode_splits(&ctx->props, p->invariant, p->seqs, p->kv_heads);
+	size_t bytes = partial_bytes(p->seqs, p->q_heads, p->splits, p->head_dim);
+	int64_t counters = (int64_t)p->seqs * p->q_heads; /* at most */
+	if (bytes > ctx->workspace_bytes || counters > GPU_COUNTERS)
+		return FAIL(err, BAD_INPUT, "attention: %d sequences of %d heads want %zu bytes of workspace and %lld counters; there are %zu and %d", p->seqs,
+		            p->q_heads, bytes, (long long)counters, ctx->workspace_bytes, GPU_COUNTERS);
+	p->partial = ctx->workspace;
+	p->partial_stats = p->partial + (size_t)p->seqs * (size_t)p->q_heads * (size_t)p->splits * (size_t)p->head_dim;
+	p->counters = ctx->counters;
+	return launch_first(decode_kernels, ctx, p, dtype, err);
+}
+
+enum status gpu_attention(struct stream *stream, const struct attention_args *args, struct error *err)
+{
+	const struct gpu_context *ctx = gpu_context(stream);
+	const struct step_rows *rows = args->rows;
+	TRY(check(args, err));
+	if (rows->rows == 0 || rows->seqs == 0) return STATUS_OK;
+	struct attention_params p = make_params(args, ctx->invariant);
+	bool long_rows = rows->max_seq_rows > 1;
+	/* All sequences as long as the longest, or only one: none is a single row. */
+	bool single_rows = !long_rows || (int64_t)rows->seqs * rows->max_seq_rows != rows->rows;
+	if (single_rows) TRY(decode(ctx, &p, args->cache->layout.dtype, err));
+	p.skip_single = single_rows;
+	return long_rows ? launch_first(prefill_kernels, ctx, &p, args->cache->layout.dtype, err) : STATUS_OK;
+}

@@ -1,0 +1,64 @@
+/* attention.h: what the attention kernels are given, and their launchers. Internal to attention*.{c,cu}; valid C17 and C++17.
+ *
+ * A step's sequences are of two kinds, told apart on the device, since the host does not know row_start: those of one row go to the decode
+ * kernel (blocks share the keys), longer ones to the prefill kernel (blocks share the rows). The launcher leaves out a kernel that can
+ * have nothing to do.
+ *
+ * Splits of decode. Keys come in groups of 16, which never cross a KV block. The grid has `splits` blocks for each sequence and KV head; how many
+ * of them work, and on which keys, is computed from the row's position (attention_device.h). Partial results (unnormalised sum, maximum, sum of
+ * weights) go to the workspace, [seq][q head][split][D] floats and [seq][q head][split][2] behind them; the last block to arrive adds them up in
+ * ascending order of splits. Invariant mode: a split is 256 * 2^i keys from position 0 on, the smallest i that makes do with ATTENTION_CHUNKS
+ * of them, so that the order of summation depends on the position alone.
+ */
+#ifndef TANDEM_DEVICE_GPU_ATTENTION_H
+#define TANDEM_DEVICE_GPU_ATTENTION_H
+
+#include "device/gpu/context.h"
+
+struct stream_options;
+
+#define ATTENTION_GROUP 16      /* keys that lie together whatever block_tokens is */
+#define ATTENTION_MAX_SPLITS 32 /* of one sequence and KV head */
+#define ATTENTION_CHUNKS 16     /* most splits in invariant mode */
+#define ATTENTION_CHUNK 256     /* fewest keys of a split in invariant mode */
+
+/* The kernels' parameter. Pointers are device memory; strides in elements. */
+struct attention_params {
+	const void *q;  /* [rows][q_heads*D] */
+	void *out;      /* [rows][q_heads*D] */
+	const void *kv; /* the layer's: [block][k|v][kv_head][block_tokens][D] */
+	int64_t q_stride, out_stride;
+	const int32_t *position, *row_start, *block_table;
+	int rows, seqs, max_blocks, block_tokens, blocks, max_kv_len;
+	int q_heads, kv_heads, group, head_dim;
+	float scale_log2; /* scale * log2(e): weights are powers of 2 */
+	int window;       /* 0: none */
+	bool dense;       /* sequence s is row s */
+	bool skip_single; /* prefill: sequences of one row are not for this kernel */
+	bool invariant;
+	int block_shift;  /* log2(block_tokens), or -1 */
+	int splits; /* decode: blocks of one sequence and KV head */
+	float *partial;
+	float *partial_stats;
+	uint32_t *counters; /* [seqs][kv_heads (times head slices)], zero before and after */
+};
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+/* Workspace that attention may ask for on such a stream. */
+size_t gpu_attention_workspace(const struct stream_options *options, const struct gpu_props *props);
+
+/* Launchers: one kernel each, all checks of the arguments done (attention.c). can: whether the kernel takes this type and these heads. */
+struct attention_kernel {
+	const char *name;
+	bool (*can)(const struct attention_params *p, enum dtype dtype);
+	enum status (*launch)(const struct gpu_context *ctx, const struct attention_params *p, enum dtype dtype, struct error *err);
+};
+extern const struct attention_kernel attention_decode, attention_tile;                /* any device */
+extern const struct attention_kernel attention_decode_tensor, attention_prefill_tensor; /* CUDA */
+#ifdef __cplusplus
+}
+#endif
+
+#endif
