@@ -95,7 +95,7 @@ UNIT := $(patsubst tests/unit/%.c,$(BUILD)/tests/unit/%,$(wildcard tests/unit/te
 FUZZ := $(patsubst tests/fuzz/%.c,$(BUILD)/tests/fuzz/%,$(wildcard tests/fuzz/fuzz_*.c))
 E2E := $(patsubst tests/e2e/lib/%.c,$(BUILD)/tests/e2e/%,$(wildcard tests/e2e/lib/*.c))
 CHECK := $(BUILD)/tests/check/check
-CHECK_GPU := $(if $(VENDOR),$(BUILD)/tests/gpu/check_gpu)
+CHECK_GPU := $(if $(VENDOR),$(BUILD)/tests/gpu/check_gpu) $(if $(filter emu,$(VENDOR)),$(BUILD)/tests/gpu/emu/test_emu)
 SIM := $(BUILD)/tests/sim/sim
 SOAK := $(BUILD)/tests/soak/soak
 TESTS := $(UNIT) $(FUZZ) $(E2E) $(CHECK) $(CHECK_GPU) $(SIM) $(SOAK)
@@ -154,6 +154,14 @@ $(CHECK): $(patsubst tests/%.c,$(BUILD)/tests/obj/%.o,$(wildcard tests/check/*.c
 $(BUILD)/tests/gpu/check_gpu: $(patsubst tests/%.c,$(BUILD)/tests/obj/%.o,$(wildcard tests/gpu/*.c tests/common/*.c)) $(OBJ)
 	@mkdir -p $(@D)
 	$(CC) $(LDFLAGS) -o $@ $^ $(LIBS)
+
+# What the emulated device itself is tried on.
+$(BUILD)/tests/obj/%.cu.o: tests/%.cu Makefile
+	@mkdir -p $(@D)
+	$(GPU_CC) $(GPU_DEFINES) -Isrc -Itests -MMD -MP -c -o $@ $<
+$(BUILD)/tests/gpu/emu/test_emu: $(patsubst tests/%,$(BUILD)/tests/obj/%.o,$(basename $(wildcard tests/gpu/emu/*.c)) $(wildcard tests/gpu/emu/*.cu)) $(LIB)
+	@mkdir -p $(@D)
+	$(CC) $(LDFLAGS) -o $@ $^ $(LIBS) -lcmocka
 
 $(SOAK): $(BUILD)/tests/obj/soak/soak.o $(LIB)
 	@mkdir -p $(@D)
