@@ -142,10 +142,11 @@ struct swiglu_args {
 #define TREE_SUM_MAX_SOURCES 128
 struct tree_sum_args {
 	int sources;
-	const void *source[TREE_SUM_MAX_SOURCES]; /* each [rows, cols] dense, dtype of out */
+	const void *source[TREE_SUM_MAX_SOURCES]; /* each [rows, cols] dense */
+	enum dtype source_dtype;                  /* zeroed: F32 */
 	uint8_t merges[TREE_SUM_MAX_SOURCES];
 	int row_begin, row_end;
-	struct tensor residual; /* [T,H] replicated, or .data NULL; may be out */
+	struct tensor residual; /* [T,H] replicated, of out's type, or .data NULL; may be out */
 	const float *bias;      /* [H] or NULL */
 	struct tensor out;      /* [T,H] replicated */
 };

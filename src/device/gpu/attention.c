@@ -8,8 +8,14 @@
 
 /* First that can is taken. */
 static const struct attention_kernel *const decode_kernels[] = {
+#ifdef GPU_CUDA
+	&attention_decode_tensor,
+#endif
 	&attention_decode, NULL};
 static const struct attention_kernel *const prefill_kernels[] = {
+#ifdef GPU_CUDA
+	&attention_prefill_tensor,
+#endif
 	&attention_tile, NULL};
 
 /* Splits of one sequence and KV head: enough blocks for the device, whatever the contexts' lengths. */
@@ -68,7 +74,15 @@ static enum status check(const struct attention_args *args, struct error *err)
 	if (rows->seqs < 0 || rows->seqs > rows->rows || rows->max_seq_rows > rows->rows || rows->max_kv_len > (int64_t)rows->max_blocks * l->block_tokens)
 		return FAIL(err, BAD_INPUT, "attention: %d rows (at most %d a sequence) of %d sequences, %d keys in %d blocks of %d", rows->rows,
 		            rows->max_seq_rows, rows->seqs, rows->max_kv_len, rows->max_blocks, l->block_tokens);
+	if (!(args->scale > 0)) return FAIL(err, BAD_INPUT, "attention: scores times %g; a positive scale is wanted", (double)args->scale);
 	return STATUS_OK;
+}
+
+static int log2_of(int n)
+{
+	int shift = 0;
+	while (n >> shift > 1) shift++;
+	return n == 1 << shift ? shift : -1;
 }
 
 static struct attention_params make_params(const struct attention_args *args, bool invariant)
@@ -82,7 +96,7 @@ static struct attention_params make_params(const struct attention_args *args, bo
 	                                 .max_blocks = rows->max_blocks, .block_tokens = l->block_tokens, .blocks = l->blocks,
 	                                 .max_kv_len = rows->max_kv_len, .q_heads = args->q_heads, .kv_heads = l->kv_heads,
 	                                 .group = args->q_heads / l->kv_heads, .head_dim = l->head_dim, .scale_log2 = args->scale * 1.44269504f,
-	                                 .window = args->window, .dense = rows->rows == rows->seqs && rows->max_seq_rows == 1, .invariant = invariant};
+	                                 .window = args->window, .block_shift = log2_of(l->block_tokens), .dense = rows->rows == rows->seqs && rows->max_seq_rows == 1, .invariant = invariant};
 }
 
 static enum status launch_first(const struct attention_kernel *const *kernels, const struct gpu_context *ctx, const struct attention_params *p,

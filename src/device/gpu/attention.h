@@ -36,6 +36,7 @@ struct attention_params {
 	bool dense;       /* sequence s is row s */
 	bool skip_single; /* prefill: sequences of one row are not for this kernel */
 	bool invariant;
+	int block_shift;  /* log2(block_tokens), or -1 */
 	int splits; /* decode: blocks of one sequence and KV head */
 	float *partial;
 	float *partial_stats;

@@ -119,19 +119,8 @@ static size_t gpu_kv_bytes(const struct kv_layout *l)
 }
 
 /* Ops that are still being written: NULL in the table until the file is there, which then takes its line away here. */
-#pragma weak gpu_embed
-#pragma weak gpu_rms_norm
-#pragma weak gpu_head_norm
 #pragma weak gpu_linear
-#pragma weak gpu_rope
-#pragma weak gpu_kv_write
 #pragma weak gpu_attention
-#pragma weak gpu_swiglu
-#pragma weak gpu_tree_sum
-#pragma weak gpu_gather_rows
-#pragma weak gpu_attention_in
-#pragma weak gpu_mlp_in
-#pragma weak gpu_argmax
 
 #define GPU_PASTE_(name) name##_device_ops
 #define GPU_PASTE(name) GPU_PASTE_(name)
@@ -153,7 +142,9 @@ const struct device_ops GPU_PASTE(GPU_NAME) = {
 	.host_free = gpu_memory_host_free,
 	.activation = gpu_activation,
 	.kv_block_tokens = 64,
+	.prefill_chunk = 8192,
 	.accumulates = true,
+	.stream_bytes = gpu_stream_object_bytes,
 	.stream_create = gpu_stream_object_create,
 	.stream_destroy = gpu_stream_object_destroy,
 	.stream_sync = gpu_stream_object_sync,

@@ -90,6 +90,11 @@ static size_t workspace_bytes(const struct stream_options *o)
 	return attention > GEMM_WORKSPACE_BYTES ? attention : GEMM_WORKSPACE_BYTES;
 }
 
+size_t gpu_stream_object_bytes(const struct stream_options *options)
+{
+	return workspace_bytes(options) + GPU_COUNTERS * sizeof(uint32_t);
+}
+
 void gpu_stream_object_destroy(struct stream *base)
 {
 	if (!base) return;
