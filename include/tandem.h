@@ -42,18 +42,20 @@ TANDEM_API bool tandem_is_fatal(int code);
 struct tandem_options {
 	const char *model;     /* folder, or config.json with random_weights */
 	int world_size;        /* ranks; 1 */
-	const char *device;    /* "cpu" */
+	const char *device;    /* "cpu"; "cuda" or "hip" in a build that has it */
 	const int *devices;    /* world_size ordinals (rank -> device), or NULL: 0, 1, … */
 	int threads;           /* CPU threads of all ranks together; the cores this process may use */
 	const char *isa;       /* CPU: "auto" */
 	int context;           /* tokens per sequence; min(the model's, 8192) */
-	int prefill_chunk;     /* most rows of one step; 512; at least 5/4 of max_sequences */
+	int prefill_chunk;     /* most rows of one step; 512, on a GPU 8192; at least 5/4 of max_sequences */
 	int max_sequences;     /* running at once; 8 */
 	int64_t kv_tokens;     /* tokens of KV for all sequences together; one full context */
-	int kv_block_tokens;   /* 32; a multiple of 16 */
+	int kv_block_tokens;   /* 32, on a GPU 64; a multiple of 16 */
 	bool no_prefix_cache;  /* compute every prompt whole; answers are the same, later */
 	int max_queue;         /* requests that may wait beyond max_sequences; 0: no limit */
 	uint64_t kv_shuffle;   /* tests: non-zero permutes each rank's physical blocks differently */
+	bool no_graphs;        /* GPU: launch every kernel of a decode step by itself; the same bits, later */
+	bool tp_invariant;     /* GPU: the same bits at every world size, slower; a CPU gives them always */
 	bool random_weights;   /* ignore weight files */
 	uint64_t random_seed;
 	uint32_t timeout_ms;   /* longest wait of one rank for another; 30000 */
@@ -78,7 +80,7 @@ struct tandem_info {
 	const char *device, *isa, *lm_head; /* e.g. "cpu", "avx512", "rank0" */
 	int world_size, threads, vocab_size, layers, context, max_sequences;
 	int eos[16], eos_count, bos; /* bos -1: none */
-	int collectives_per_step;    /* all-reduces in the last step; 0 before the first */
+	int collectives_per_step;    /* all-reduces in the last step; 0 before the first, and on one GPU, which has nothing to reduce */
 	uint64_t steps;              /* generation of the last step */
 	uint64_t weight_bytes;       /* all ranks together, as stored */
 	uint64_t checkpoint_bytes_read;

@@ -46,6 +46,9 @@ struct error {
 	char text[512];
 };
 
+#ifdef __cplusplus
+extern "C" {
+#endif
 const char *status_name(enum status code);
 enum status_scope status_scope(enum status code);
 int status_exit_code(enum status code);
@@ -56,6 +59,9 @@ enum status error_set(struct error *err, enum status code, const char *file, int
 
 /* Puts "prefix: " before the text: for callers that know the subject (a file, a rank) that the origin could not. */
 PRINTF_LIKE(2, 3) void error_prefix(struct error *err, const char *format, ...);
+#ifdef __cplusplus
+}
+#endif
 
 #define FAIL(err, code, ...) error_set((err), STATUS_##code, __FILE__, __LINE__, __VA_ARGS__)
 

@@ -9,7 +9,6 @@
 
 #include "base/clock.h"
 
-#define SPIN_NS 20000
 /* From here on the spin offers its core to others. With more threads than cores, or a busy neighbour, the one that is waited for may be
  * runnable and without a core: on two cores with six other threads running, a meeting of four ranks took 94 us without this and 20 us
  * with it, of two ranks 31 and 0.3 us. Nobody else there: the yield returns in a fraction of a microsecond. */
@@ -52,13 +51,18 @@ bool wait_change_idle(struct wait_word *word, uint32_t seen, uint64_t deadline_n
 
 bool wait_change(struct wait_word *word, uint32_t seen, uint64_t deadline_ns)
 {
+	return wait_change_spin(word, seen, WAIT_SPIN_NS, deadline_ns);
+}
+
+bool wait_change_spin(struct wait_word *word, uint32_t seen, uint64_t spin_ns, uint64_t deadline_ns)
+{
 	uint64_t start = 0;
 	for (unsigned turn = 0;; turn++) {
 		if (atomic_load_explicit(&word->value, memory_order_acquire) != seen) return true;
 		if (turn % 32 == 31) { /* reading the clock is dearer than a pause */
 			uint64_t now = clock_ns();
 			if (!start) start = now;
-			if (now - start >= SPIN_NS || now >= deadline_ns) break;
+			if (now - start >= spin_ns || now >= deadline_ns) break;
 			if (now - start >= YIELD_NS) sched_yield();
 		}
 		wait_relax();

@@ -44,8 +44,9 @@ struct group {
 	int world_size;
 	uint64_t timeout_ms;
 	struct fault_plan *fault;
-	pthread_mutex_t lock; /* of the first write to error */
+	pthread_mutex_t lock; /* of the first write to error, and of watch */
 	struct error error;   /* constant once abort is set */
+	_Atomic uint32_t *watch[GROUP_MAX_WATCHES]; /* NULL: free */
 	struct slot slots[GROUP_MAX_RANKS];
 };
 
@@ -109,9 +110,31 @@ void group_abort(struct group *group, int rank, const struct error *reason)
 	if (first) {
 		keep_reason(group, rank, reason);
 		atomic_store(&group->abort, 1);
+		for (int i = 0; i < GROUP_MAX_WATCHES; i++)
+			if (group->watch[i]) atomic_store(group->watch[i], 1);
 	}
 	pthread_mutex_unlock(&group->lock);
 	if (first) wait_bump(&group->turn);
+}
+
+enum status group_watch(struct group *group, _Atomic uint32_t *word, struct error *err)
+{
+	pthread_mutex_lock(&group->lock);
+	int i = 0;
+	while (i < GROUP_MAX_WATCHES && group->watch[i]) i++;
+	if (i < GROUP_MAX_WATCHES) group->watch[i] = word;
+	if (group_aborted(group)) atomic_store(word, 1);
+	pthread_mutex_unlock(&group->lock);
+	if (i < GROUP_MAX_WATCHES) return STATUS_OK;
+	return FAIL(err, NO_ROOM, "group: more than %d words watch for its abort", GROUP_MAX_WATCHES);
+}
+
+void group_unwatch(struct group *group, _Atomic uint32_t *word)
+{
+	pthread_mutex_lock(&group->lock);
+	for (int i = 0; i < GROUP_MAX_WATCHES; i++)
+		if (group->watch[i] == word) group->watch[i] = NULL;
+	pthread_mutex_unlock(&group->lock);
 }
 
 bool group_aborted(const struct group *group)
@@ -217,7 +240,7 @@ static void report_timeout(const struct group *group, int rank, const struct col
 
 /* ---- rendezvous ---- */
 
-static enum status visit_fault(struct group *group, int rank, enum fault_point at, uint64_t sequence, struct error *err)
+enum status group_fault_point(struct group *group, int rank, enum fault_point at, uint64_t sequence, struct error *err)
 {
 	if (!group->fault) return STATUS_OK;
 	struct error why = {0};
@@ -268,9 +291,9 @@ static enum status meet(struct group *group, int rank, const struct collective_d
 enum status group_meet(struct group *group, int rank, const struct collective_desc *desc, struct error *err)
 {
 	assert(0 <= rank && rank < group->world_size);
-	TRY(visit_fault(group, rank, FAULT_BARRIER, desc->sequence, err));
+	TRY(group_fault_point(group, rank, FAULT_BARRIER, desc->sequence, err));
 	TRY(meet(group, rank, desc, err));
-	return visit_fault(group, rank, FAULT_READY, desc->sequence, err);
+	return group_fault_point(group, rank, FAULT_READY, desc->sequence, err);
 }
 
 enum status group_exchange(struct group *group, int rank, const struct collective_desc *desc, const void *mine, void *all, struct error *err)

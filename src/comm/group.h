@@ -28,6 +28,7 @@ struct group;
 
 #define GROUP_MAX_RANKS 64
 #define GROUP_EXCHANGE_BYTES 128
+#define GROUP_MAX_WATCHES GROUP_MAX_RANKS
 
 struct group_options {
 	int world_size;
@@ -72,9 +73,17 @@ void group_abort(struct group *group, int rank, const struct error *reason);
 bool group_aborted(const struct group *group);
 /* Non-zero once aborted: for waits elsewhere (device spins, stalls). */
 const _Atomic int *group_abort_flag(const struct group *group);
+/* While watched, *word becomes 1 at the abort, or at once if that was before. For those who cannot look at the flag: device spins poll a word in
+ * memory of their own. At most GROUP_MAX_WATCHES words: NO_ROOM. Any thread. */
+enum status group_watch(struct group *group, _Atomic uint32_t *word, struct error *err) NODISCARD;
+/* After it the word is not written any more. A word that is not watched is fine. */
+void group_unwatch(struct group *group, _Atomic uint32_t *word);
 /* Fills err (unless it holds an error already) with the first error, code and text, and returns its code; OK while not aborted. The
  * code may be of a milder scope than the group's death is (NO_MEMORY on one rank): who must know asks group_aborted. */
 enum status group_error(const struct group *group, struct error *err);
+
+/* The injected fault of this rank at this point, if there is one: for collectives that meet on the device and not here. Errors as group_meet's. */
+enum status group_fault_point(struct group *group, int rank, enum fault_point at, uint64_t sequence, struct error *err) NODISCARD;
 
 /* Meets all ranks. Rank r's k-th call meets the others' k-th calls. What a rank wrote before the call is visible to all after it.
  * Errors: MISMATCH, TIMEOUT (this call aborts the group), the first error of a group that is already dead, or an injected one. */

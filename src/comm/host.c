@@ -17,10 +17,11 @@
  * one source, so residual and bias are added by the same op in the same order: same bits. `slice` is single: it is written
  * after the first meeting of a use, and there all ranks have finished reading the slices of the use before.
  */
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "base/mem.h"
-#include "comm/comm.h"
+#include "comm/transport.h"
 
 #define DEFAULT_TWO_SHOT_BYTES ((size_t)256 << 10)
 
@@ -42,15 +43,6 @@ struct host_comm {
 	struct tree_sum_args tree; /* sources and merges of the whole tree; the rest is filled per call */
 	struct place places[];     /* [world_size] */
 };
-
-/* Every failure of a collective ends here: see "Failure" in comm.h. */
-static enum status settle(struct comm *comm, enum status st, const struct error *why, struct error *err)
-{
-	if (st == STATUS_OK) return st;
-	if (st == STATUS_RANK_LOST) return FAIL(err, RANK_LOST, "%s", why->text); /* injected: leaves without a word */
-	group_abort(comm->group, comm->rank, why);
-	return group_error(comm->group, err);
-}
 
 /* Says during which collective the device failed. */
 static enum status device_did(const struct comm *comm, enum status st, struct error *err)
@@ -88,7 +80,7 @@ static enum status host_partial(struct comm *comm, int rows, struct tensor *out,
 {
 	struct error why = {0};
 	*out = (struct tensor){0};
-	return settle(comm, give_partial((struct host_comm *)comm, rows, out, &why), &why, err);
+	return comm_settle(comm, give_partial((struct host_comm *)comm, rows, out, &why), &why, err);
 }
 
 static enum status check_all_reduce(const struct host_comm *host, const struct all_reduce_args *args, struct error *err)
@@ -198,10 +190,10 @@ static enum status reduce(struct host_comm *host, struct stream *stream, const s
 static enum status host_all_reduce(struct comm *comm, struct stream *stream, const struct all_reduce_args *args, struct error *err)
 {
 	struct error why = {0};
-	return settle(comm, reduce((struct host_comm *)comm, stream, args, &why), &why, err);
+	return comm_settle(comm, reduce((struct host_comm *)comm, stream, args, &why), &why, err);
 }
 
-/* ---- broadcast and barrier ---- */
+/* ---- broadcast ---- */
 
 /* Through the root's scratch, a chunk at a time: the one slot of [max_rows, cols] that every rank has. */
 static enum status send_chunks(struct host_comm *host, struct stream *stream, char *data, size_t bytes, int root, struct error *err)
@@ -231,16 +223,7 @@ static enum status send_chunks(struct host_comm *host, struct stream *stream, ch
 static enum status host_broadcast(struct comm *comm, struct stream *stream, void *data, size_t bytes, int root, struct error *err)
 {
 	struct error why = {0};
-	return settle(comm, send_chunks((struct host_comm *)comm, stream, data, bytes, root, &why), &why, err);
-}
-
-static enum status host_barrier(struct comm *comm, struct error *err)
-{
-	struct error why = {0};
-	struct collective_desc desc = {.sequence = comm->sequence, .op = COLLECTIVE_BARRIER};
-	TRY(settle(comm, group_meet(comm->group, comm->rank, &desc, &why), &why, err));
-	comm->sequence++;
-	return STATUS_OK;
+	return comm_settle(comm, send_chunks((struct host_comm *)comm, stream, data, bytes, root, &why), &why, err);
 }
 
 /* ---- life ---- */
@@ -257,19 +240,9 @@ static const struct comm_ops host_ops = {
 	.partial = host_partial,
 	.all_reduce = host_all_reduce,
 	.broadcast = host_broadcast,
-	.barrier = host_barrier,
+	.barrier = comm_barrier,
 	.destroy = host_destroy,
 };
-
-static enum status check_options(const struct comm_options *options, int world_size, struct error *err)
-{
-	if (options->max_rows < 1 || options->cols < 1)
-		return FAIL(err, BAD_INPUT, "collective scratch: [%d,%d]; expected positive sizes", options->max_rows, options->cols);
-	if (options->tree_leaves < 1 || options->tree_leaves > SUMTREE_MAX_LEAVES || options->tree_leaves % world_size)
-		return FAIL(err, BAD_INPUT, "summation tree: %d leaves on %d ranks; expected a multiple of the ranks, at most %d", options->tree_leaves,
-		            world_size, SUMTREE_MAX_LEAVES);
-	return STATUS_OK;
-}
 
 /* This rank's part of the tree into comm.split, the program over all ranks' spans into tree. */
 static enum status plan_tree(struct host_comm *host, int tree_leaves, struct error *err)
@@ -278,8 +251,7 @@ static enum status plan_tree(struct host_comm *host, int tree_leaves, struct err
 	const int leaves = tree_leaves / comm->world_size;
 	struct sum_span spans[TREE_SUM_MAX_SOURCES + SUMTREE_MAX_SPANS];
 	int n = 0;
-	comm->split = (struct sum_split){.tree_leaves = tree_leaves, .first = comm->rank * leaves, .leaves = leaves};
-	comm->split.spans = sumtree_spans(tree_leaves, comm->split.first, comm->split.first + leaves, comm->split.span);
+	comm_split_tree(&comm->split, tree_leaves, comm->rank, comm->world_size);
 	for (int r = 0; r < comm->world_size && n <= TREE_SUM_MAX_SOURCES; r++) {
 		host->places[r].spans = sumtree_spans(tree_leaves, r * leaves, (r + 1) * leaves, spans + n);
 		n += host->places[r].spans;
@@ -339,7 +311,7 @@ static enum status exchange_places(struct host_comm *host, struct error *err)
 
 static enum status build(struct host_comm *host, struct stream *stream, const struct comm_options *options, struct error *err)
 {
-	TRY(check_options(options, host->base.world_size, err));
+	TRY(comm_check_options(options, host->base.world_size, err));
 	TRY(check_stream(host, stream, err));
 	TRY(plan_tree(host, options->tree_leaves, err));
 	TRY(allocate(host, options, err));
@@ -354,10 +326,10 @@ enum status comm_host_create(struct comm **out, struct group *group, int rank, s
 	struct error why = {0};
 	struct comm dead = {.group = group, .rank = rank};
 	struct host_comm *host = mem_zalloc(1, sizeof *host + (size_t)P * sizeof host->places[0], "collective", &why);
-	if (!host) return settle(&dead, STATUS_NO_MEMORY, &why, err);
+	if (!host) return comm_settle(&dead, STATUS_NO_MEMORY, &why, err);
 	host->base = (struct comm){.vt = &host_ops, .group = group, .rank = rank, .world_size = P};
 	host->device = device;
-	enum status st = settle(&host->base, build(host, stream, options, &why), &why, err);
+	enum status st = comm_settle(&host->base, build(host, stream, options, &why), &why, err);
 	if (st != STATUS_OK) {
 		host_destroy(&host->base);
 		return st;
@@ -365,3 +337,18 @@ enum status comm_host_create(struct comm **out, struct group *group, int rank, s
 	*out = &host->base;
 	return STATUS_OK;
 }
+
+static enum status host_can_connect(const struct link *link, bool *yes, char why[TRANSPORT_WHY_BYTES], struct error *err)
+{
+	(void)err;
+	*yes = !link->device->vt->graph_begin;
+	if (!*yes) snprintf(why, TRANSPORT_WHY_BYTES, "would stop a %s stream at every collective", link->device->vt->name);
+	return STATUS_OK;
+}
+
+static enum status host_create(struct comm **out, const struct link *link, struct error *err)
+{
+	return comm_host_create(out, link->group, link->rank, link->device, link->stream, link->options, err);
+}
+
+const struct transport transport_host = {"host", host_can_connect, host_create};

@@ -27,7 +27,8 @@ struct graph;
 	X(REPLICATED, "replicated weights")  \
 	X(KV, "kv cache")                    \
 	X(SCRATCH, "collective scratch")     \
-	X(WORKSPACE, "workspace")
+	X(WORKSPACE, "workspace")            \
+	X(RUNTIME, "runtime and context") /* of a GPU: what its memory holds besides, other processes' included */
 
 enum mem_tag {
 #define X(code, name) MEM_##code,
@@ -100,8 +101,11 @@ struct device_ops {
 	 * everywhere, and so are logits. */
 	enum dtype (*activation)(enum dtype model);
 	int kv_block_tokens; /* block size that suits the attention kernels, where the user has not said otherwise */
+	int prefill_chunk;   /* rows of a step that suit it; 0: the engine's default */
+	bool block_types;    /* weights of block types (quantised) can be put */
 	bool accumulates;    /* linear_args.accumulate is supported: at world size 1 no all-reduce is needed */
 
+	size_t (*stream_bytes)(const struct stream_options *options); /* device memory that a stream takes; NULL: little */
 	enum status (*stream_create)(struct device *device, const struct stream_options *options, struct stream **out, struct error *err);
 	void (*stream_destroy)(struct stream *stream);
 	/* Waits until all that was put on the stream is done; its failure is returned here. */

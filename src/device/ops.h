@@ -11,6 +11,7 @@
 #define TANDEM_DEVICE_OPS_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include "base/status.h"
@@ -141,10 +142,11 @@ struct swiglu_args {
 #define TREE_SUM_MAX_SOURCES 128
 struct tree_sum_args {
 	int sources;
-	const void *source[TREE_SUM_MAX_SOURCES]; /* each [rows, cols] dense, dtype of out */
+	const void *source[TREE_SUM_MAX_SOURCES]; /* each [rows, cols] dense */
+	enum dtype source_dtype;                  /* zeroed: F32 */
 	uint8_t merges[TREE_SUM_MAX_SOURCES];
 	int row_begin, row_end;
-	struct tensor residual; /* [T,H] replicated, or .data NULL; may be out */
+	struct tensor residual; /* [T,H] replicated, of out's type, or .data NULL; may be out */
 	const float *bias;      /* [H] or NULL */
 	struct tensor out;      /* [T,H] replicated */
 };
@@ -201,11 +203,52 @@ struct argmax_args {
 	struct best_token *out; /* [R], memory that the host reads after stream_sync */
 };
 
+/* One token per row, chosen as engine/sampler.h says (that is the specification; this op does the same filters in the same order). What depends on
+ * history comes as one entry per token that changes: bias added, then `subtract` taken off (presence and frequency penalty), then repetition,
+ * then the mask. */
+enum sample_mode { SAMPLE_SKIP, SAMPLE_GREEDY, SAMPLE_DRAW }; /* SKIP: logits and result of the row stay as they are */
+enum sample_change { SAMPLE_BIAS = 1, SAMPLE_SUBTRACT = 2, SAMPLE_REPETITION = 4, SAMPLE_MASK = 8 };
+struct sample_adjust {
+	int32_t token;
+	uint32_t change; /* of enum sample_change */
+	float bias, subtract;
+};
+struct sample_row {
+	double temperature; /* at least 1e-5 where mode is DRAW */
+	double top_p, min_p, repetition;
+	double unit;   /* the draw: rng_unit(seed, 1, position) */
+	int32_t top_k; /* 0: off */
+	int32_t mode;  /* enum sample_mode */
+	int32_t first_adjust, adjusts; /* distinct tokens of this row's range of `adjust` */
+	int32_t want_logprob;
+	int32_t unused;
+};
+struct sample_choice {
+	int32_t token; /* -1: a logit is NaN, or the best is infinite */
+	float logprob; /* of the token after adjustments, at temperature 1; 0 if not wanted */
+};
+struct sample_args {
+	struct tensor logits;          /* [R, V] f32, replicated; overwritten */
+	const struct sample_row *row;  /* [R] device memory */
+	const struct sample_adjust *adjust;
+	void *scratch;             /* device memory, sample_scratch_bytes(R); contents do not matter */
+	struct sample_choice *out; /* [R], memory that the host reads after stream_sync */
+};
+#define SAMPLE_MAX_ROWS 256
+#define SAMPLE_MAX_SPLITS 32  /* blocks that share a row */
+#define SAMPLE_BINS 4096      /* of a row's histogram */
+static inline size_t sample_scratch_bytes(int rows)
+{
+	size_t histogram = SAMPLE_BINS * (sizeof(uint64_t) + sizeof(uint32_t)), partial = SAMPLE_MAX_SPLITS * 16 + sizeof(uint64_t);
+	return (size_t)rows * (histogram + partial);
+}
+
 /* X(name): enum status name(struct stream *, const struct name_args *, struct error *) */
 #define OP_FUSED_LIST(X) \
 	X(attention_in)      \
 	X(mlp_in)            \
-	X(argmax)
+	X(argmax)            \
+	X(sample)
 
 #define OP_LIST(X) \
 	X(embed)       \

@@ -1,5 +1,6 @@
 #include "engine/coordinator.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 #include "base/clock.h"
@@ -10,6 +11,9 @@
 
 /* How often a waiting coordinator looks at heartbeats, interrupts and progress. */
 #define LOOK_MS 20
+/* Where devices compute and not the host's cores, waits spin: a worker for the next step, the coordinator for the end of this one. Waking a
+ * sleeper costs 5 to 50 us, twice a step. */
+#define IDLE_SPIN_NS 2000000
 /* After an abort every worker leaves its waits at once; one that has not reported by then is stuck in its device. */
 #define GRACE_MS 5000
 
@@ -25,6 +29,7 @@ struct coordinator {
 	uint64_t generation; /* of the last command */
 	uint64_t all_reduces_before; /* of groups that are gone */
 	void *partition;     /* what the device options point to */
+	uint64_t spin_ns;    /* how long it looks for the workers' reports before it sleeps */
 	bool stuck;          /* a worker did not come back: its memory must not be touched again */
 };
 
@@ -112,7 +117,7 @@ static void wait_workers(struct coordinator *c)
 	for (;;) {
 		uint32_t seen = atomic_load_explicit(&c->done.value, memory_order_acquire);
 		if (all_finished(c)) return;
-		if (wait_change(&c->done, seen, clock_deadline_ms(LOOK_MS))) continue;
+		if (wait_change_spin(&c->done, seen, c->spin_ns, clock_deadline_ms(LOOK_MS))) continue;
 		report_progress(c);
 		find_lost(c);
 		if (c->options.interrupt && atomic_load(c->options.interrupt)) abort_interrupted(c);
@@ -163,11 +168,15 @@ static enum status command_all(struct coordinator *c, enum worker_command what, 
 	return st;
 }
 
-static uint64_t need_bytes(const struct coordinator_options *o)
+static uint64_t need_bytes(const struct coordinator_options *o, const struct worker *w)
 {
 	struct plan_degree plan;
-	plan_degree(&plan, &o->model->config, o->world_size,
-	            &(struct plan_options){.max_rows = o->rank.limits.max_rows, .activation = DTYPE_F32, .kv = DTYPE_F32});
+	struct step_limits limits = rank_limits(&o->rank);
+	enum dtype activation = w->rank.activation;
+	const struct plan_options options = {.max_rows = limits.max_rows, .max_outputs = limits.max_outputs, .context = o->rank.max_context,
+	                                     .activation = activation, .kv = activation, .partial = w->comm_options.dtype,
+	                                     .stream_bytes = o->ops->stream_bytes ? o->ops->stream_bytes(&w->stream_options) : 0};
+	plan_degree(&plan, &o->model->config, o->world_size, &options);
 	uint64_t kv = (uint64_t)(o->rank.kv.blocks + 1) * (uint64_t)o->rank.kv.block_tokens * plan.kv_per_token;
 	return plan.sharded_bytes + plan.replicated_bytes + plan.scratch_bytes + plan.workspace_bytes + kv;
 }
@@ -178,6 +187,8 @@ static void fill_worker(struct coordinator *c, int r, const struct device_option
 	struct worker *w = &c->workers[r];
 	const struct model_config *config = &o->model->config;
 	struct rank_shape shape = rank_shape(config, o->world_size);
+	struct step_limits limits = rank_limits(&o->rank);
+	enum dtype activation = o->ops->activation ? o->ops->activation(config->dtype) : DTYPE_F32;
 	int max_n = 2 * shape.inner > shape.qkv_cols ? 2 * shape.inner : shape.qkv_cols;
 	int max_k = config->hidden_size > shape.inner ? config->hidden_size : shape.inner;
 	w->rank.index = r;
@@ -185,19 +196,23 @@ static void fill_worker(struct coordinator *c, int r, const struct device_option
 	w->rank.model = o->model;
 	w->rank.options = o->rank;
 	w->rank.options.kv.shuffle = o->kv_shuffle ? rng_u64(o->kv_shuffle, 0, (uint64_t)r) | 1 : 0;
-	w->rank.host_logits = o->host_logits;
+	w->rank.peers = c->ranks;
+	w->rank.activation = activation;
 	w->done = &c->done;
 	w->device_options = *device;
 	w->device_options.isa = o->isa;
 	w->device_options.log = o->log;
 	w->device_ops = o->ops;
-	w->comm_options = (struct comm_options){.max_rows = o->rank.limits.max_rows, .cols = config->hidden_size, .tree_leaves = o->model->tree_leaves};
-	w->stream_options = (struct stream_options){.max_rows = o->rank.limits.max_rows, .max_k = max_k > shape.q_cols ? max_k : shape.q_cols,
+	w->comm_options = (struct comm_options){.max_rows = limits.max_rows, .cols = config->hidden_size,
+	                                        .dtype = o->rank.invariant ? DTYPE_F32 : activation,
+	                                        .invariant = o->rank.invariant, .tree_leaves = o->model->tree_leaves};
+	w->stream_options = (struct stream_options){.max_rows = limits.max_rows, .max_k = max_k > shape.q_cols ? max_k : shape.q_cols,
 	                                            .max_n = max_n > config->vocab_size ? max_n : config->vocab_size, .max_q_heads = shape.q_heads,
-	                                            .max_head_dim = config->head_dim, .max_context = o->rank.max_context};
+	                                            .max_head_dim = config->head_dim, .max_context = o->rank.max_context,
+	                                            .max_seqs = limits.max_seqs, .invariant = o->rank.invariant};
 	w->timeout_ms = o->timeout_ms;
-	w->need_bytes = need_bytes(o);
-	w->peers = c->ranks;
+	w->spin_ns = o->ops->one_memory ? WAIT_SPIN_NS : IDLE_SPIN_NS;
+	w->need_bytes = need_bytes(o, w);
 	c->ranks[r] = &w->rank;
 }
 
@@ -209,6 +224,7 @@ enum status coordinator_open(struct coordinator **out, const struct coordinator_
 	struct coordinator *c = mem_zalloc_lines(1, sizeof *c, "coordinator", err);
 	if (!c) return st;
 	c->options = *options;
+	c->spin_ns = options->ops->one_memory ? WAIT_SPIN_NS : 2 * LOOK_MS * UINT64_C(1000000);
 	c->workers = mem_zalloc_lines((size_t)options->world_size, sizeof *c->workers, "workers", err);
 	c->ranks = mem_zalloc((size_t)options->world_size, sizeof *c->ranks, "ranks", err);
 	c->pools = mem_zalloc((size_t)options->world_size, sizeof *c->pools, "pools", err);
@@ -296,6 +312,36 @@ enum status coordinator_head(struct coordinator *c, int first, int count, struct
 		c->workers[r].head_count = count;
 	}
 	return command_all(c, WORKER_HEAD, err);
+}
+
+float *coordinator_logits(struct coordinator *c)
+{
+	return c->workers[0].rank.host_logits;
+}
+
+enum status coordinator_best(const struct coordinator *c, int output, int32_t *token, struct error *err)
+{
+	struct best_token best = {.index = -1};
+	for (int r = 0; r < c->options.world_size; r++) { /* ascending ids: among equals the first stays */
+		const struct rank *rank = &c->workers[r].rank;
+		if (!rank->weights.head.n) continue;
+		struct best_token own = rank->best[output];
+		if (own.index < 0 || !isfinite(own.value))
+			return FAIL(err, DEVICE_FAULT, "sampling: rank %d's logits hold NaN or infinity; the weights or the device are faulty", r);
+		if (best.index < 0 || own.value > best.value) best = own;
+	}
+	*token = best.index;
+	return STATUS_OK;
+}
+
+void *coordinator_sample_memory(struct coordinator *c)
+{
+	return c->workers[0].rank.sample_host;
+}
+
+const struct sample_choice *coordinator_sampled(const struct coordinator *c, int output)
+{
+	return &c->workers[0].rank.sampled[output];
 }
 
 void coordinator_abort(struct coordinator *c, const struct error *reason)

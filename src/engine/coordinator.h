@@ -21,7 +21,6 @@ struct coordinator_options {
 	const char *isa;
 	struct rank_options rank;
 	uint64_t kv_shuffle; /* 0: none; else each rank gets its own permutation */
-	float *host_logits;  /* [max_outputs][vocab], borrowed */
 	uint64_t timeout_ms;
 	struct fault_plan *fault; /* borrowed; may be NULL */
 	const struct log *log;
@@ -37,8 +36,16 @@ void coordinator_close(struct coordinator **coordinator);
 
 /* Runs the plan on all ranks and commits its KV. On failure KV is rolled back and the group is dead. */
 enum status coordinator_step(struct coordinator *coordinator, const struct step_plan *plan, struct error *err) NODISCARD;
-/* Logits of `count` rows of the step just run, from `first` on, into host_logits. */
+/* Logits of `count` rows of the step just run, from `first` on, into the first rows of coordinator_logits. */
 enum status coordinator_head(struct coordinator *coordinator, int first, int count, struct error *err) NODISCARD;
+/* [max_outputs][V]: what the last step with RESULT_LOGITS, or coordinator_head, gave. May be written. */
+float *coordinator_logits(struct coordinator *coordinator);
+/* The likeliest token of output `output` of the last step, which had RESULT_BEST. DEVICE_FAULT if its logits hold NaN or infinity. */
+enum status coordinator_best(const struct coordinator *coordinator, int output, int32_t *token, struct error *err) NODISCARD;
+/* What the device's sampler reads, for device_sampler_create; NULL: the devices do not sample. */
+void *coordinator_sample_memory(struct coordinator *coordinator);
+/* Of output `output` of the last step, which had RESULT_SAMPLED. */
+const struct sample_choice *coordinator_sampled(const struct coordinator *coordinator, int output);
 void coordinator_abort(struct coordinator *coordinator, const struct error *reason);
 bool coordinator_dead(const struct coordinator *coordinator);
 /* A new group on the same devices and weights; all sequences' KV is dropped. DEVICE_FAULT if a device did not come back. */

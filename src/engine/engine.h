@@ -6,6 +6,7 @@
 #include "tandem.h"
 
 #include "engine/coordinator.h"
+#include "engine/device_sampler.h"
 #include "engine/scheduler.h"
 
 #define LOGIT_ROWS 32 /* rows of one head pass over a prompt */
@@ -18,8 +19,8 @@ struct tandem {
 	struct scheduler *scheduler;
 	struct step_plan plan;
 	struct sampler *sampler;
-	float *host_logits;
-	size_t host_logits_bytes;
+	struct device_sampler *device_sampler; /* NULL: the devices do not sample */
+	int sample_rows;                       /* that it has room for */
 	struct fault_plan fault;
 	struct log log;
 	_Atomic int interrupted;
@@ -28,6 +29,7 @@ struct tandem {
 	uint64_t next_id;
 	uint64_t cache_salt;        /* of this process */
 	bool prefix_cache;
+	bool graphs, invariant;
 	int max_queue;
 	struct sequence *kept;      /* ended in the last step and scored: their prompt's log-probabilities can still be asked for */
 	uint64_t finished, generated_tokens, aborted_groups, rebuilds;

@@ -2,12 +2,29 @@
 
 #include <math.h>
 
+#include "engine/device_sampler.h"
+
 /* A step of the equation: run the op, unless the group is dead; let the coordinator see that this rank moves. */
 #define RUN(op, ...)                                                          \
 	do {                                                                      \
 		TRY(rank_moves(rank, err));                                           \
 		TRY(OP(rank->stream, op, &((struct op##_args)__VA_ARGS__), err));     \
 	} while (0)
+/* The back end's op that does several steps in one pass; what stands in the other branch is what it must compute. */
+#define FUSED(op, weights) (rank->stream->vt->ops.op && (weights)->parts == 1)
+
+/* The residual stream, and its norm for the next sub-layer. */
+struct hidden {
+	struct tensor x; /* [T,H] f32 */
+	struct tensor h; /* [T,H] memory for the norm */
+	bool normed;     /* the collective that made x has made h too */
+};
+
+static enum status norm(struct rank *rank, struct hidden *s, const float *weight, struct error *err)
+{
+	if (!s->normed) RUN(rms_norm, {.x = s->x, .weight = weight, .eps = rank->model->config.rms_eps, .out = s->h});
+	return STATUS_OK;
+}
 
 /* y = x W^T (+ bias): the column-parallel half of a sub-layer. */
 static enum status column_parallel(struct rank *rank, struct tensor x, const struct fused_weight *weight, const float *bias, struct tensor y,
@@ -20,32 +37,48 @@ static enum status column_parallel(struct rank *rank, struct tensor x, const str
 	return STATUS_OK;
 }
 
-/* y += sum over ranks of x W^T (+ bias): the row-parallel half of a sub-layer and its all-reduce. */
-static enum status row_parallel(struct rank *rank, struct tensor x, const struct fused_weight *weight, const float *bias, struct tensor y,
-                                struct error *err)
+/* s.x += sum over ranks of in W^T (+ bias): the row-parallel half of a sub-layer and its all-reduce, which may make the next norm as well. */
+static enum status row_parallel(struct rank *rank, struct tensor in, const struct fused_weight *weight, const float *bias, struct hidden *s,
+                                const float *next_norm, struct error *err)
 {
 	struct tensor partial;
-	TRY(COMM(rank->comm, partial, y.rows, &partial, err));
-	RUN(linear, {.x = x, .weight = &weight->part[0], .split = &rank->comm->split, .y = partial});
-	TRY(COMM(rank->comm, all_reduce, rank->stream, &((struct all_reduce_args){.partial = partial, .x = y, .add_residual = true, .bias = bias}),
-	         err));
+	s->normed = false;
+	if (rank->adds) {
+		RUN(linear, {.x = in, .weight = &weight->part[0], .bias = bias, .y = s->x, .accumulate = true});
+		return STATUS_OK;
+	}
+	TRY(COMM(rank->comm, partial, s->x.rows, &partial, err));
+	RUN(linear, {.x = in, .weight = &weight->part[0], .split = &rank->comm->split, .y = partial});
+	struct all_reduce_args sum = {.partial = partial, .x = s->x, .add_residual = true, .bias = bias};
+	if (next_norm && rank->comm->vt->norms) {
+		sum.norm_weight = next_norm;
+		sum.norm_eps = rank->model->config.rms_eps;
+		sum.h = s->h;
+		s->normed = true;
+	}
+	TRY(COMM(rank->comm, all_reduce, rank->stream, &sum, err));
 	return rank_moves(rank, err);
 }
 
-static enum status attention_block(struct rank *rank, int layer, struct tensor x, struct tensor h, struct error *err)
+/* From the residual stream to queries (first columns of qkv) and cache. */
+static enum status attention_in(struct rank *rank, int layer, struct hidden *s, struct tensor qkv, struct error *err)
 {
 	const struct model_config *c = &rank->model->config;
 	const struct layer_weights *w = &rank->weights.layers[layer];
 	struct rank_shape shape = rank_shape(c, rank->world_size);
-	int rows = x.rows;
-	struct tensor qkv = tensor_view(rank->buffers.qkv, DTYPE_F32, TENSOR_SHARDED, rows, shape.qkv_cols); /* [T, q|k|v] */
 	struct tensor q = tensor_columns(&qkv, 0, shape.q_cols);
 	struct tensor k = tensor_columns(&qkv, shape.q_cols, shape.kv_cols);
 	struct tensor v = tensor_columns(&qkv, shape.q_cols + shape.kv_cols, shape.kv_cols);
-	struct tensor attn = tensor_view(rank->buffers.attn, DTYPE_F32, TENSOR_SHARDED, rows, shape.q_cols);
 
-	RUN(rms_norm, {.x = x, .weight = w->input_norm, .eps = c->rms_eps, .out = h});
-	TRY(column_parallel(rank, h, &w->qkv, w->qkv_bias, qkv, err));
+	if (FUSED(attention_in, &w->qkv)) {
+		RUN(attention_in, {.in = {.x = s->x, .weight = w->input_norm, .eps = c->rms_eps, .h = s->h, .done = s->normed},
+		                   .weight = &w->qkv.part[0], .bias = w->qkv_bias, .q_norm = w->q_norm, .k_norm = w->k_norm, .q_heads = shape.q_heads,
+		                   .kv_heads = shape.kv_heads, .head_dim = c->head_dim, .rotary_dim = c->rotary_dim, .rows = &rank->rows,
+		                   .cache = &rank->cache, .layer = layer, .qkv = qkv});
+		return STATUS_OK;
+	}
+	TRY(norm(rank, s, w->input_norm, err));
+	TRY(column_parallel(rank, s->h, &w->qkv, w->qkv_bias, qkv, err));
 	if (c->qk_norm) {
 		RUN(head_norm, {.x = q, .heads = shape.q_heads, .head_dim = c->head_dim, .weight = w->q_norm, .eps = c->rms_eps});
 		RUN(head_norm, {.x = k, .heads = shape.kv_heads, .head_dim = c->head_dim, .weight = w->k_norm, .eps = c->rms_eps});
@@ -53,56 +86,98 @@ static enum status attention_block(struct rank *rank, int layer, struct tensor x
 	RUN(rope, {.x = q, .heads = shape.q_heads, .head_dim = c->head_dim, .rotary_dim = c->rotary_dim, .cos_sin = rank->rows.cos_sin});
 	RUN(rope, {.x = k, .heads = shape.kv_heads, .head_dim = c->head_dim, .rotary_dim = c->rotary_dim, .cos_sin = rank->rows.cos_sin});
 	RUN(kv_write, {.k = k, .v = v, .cache = &rank->cache, .layer = layer, .kv_slot = rank->rows.kv_slot});
-	RUN(attention, {.q = q, .out = attn, .q_heads = shape.q_heads, .cache = &rank->cache, .layer = layer, .rows = &rank->rows,
-	                .scale = 1.0f / sqrtf((float)c->head_dim),
-	                .window = c->layer_kind[layer] == LAYER_SLIDING ? c->sliding_window : 0});
-	return row_parallel(rank, attn, &w->o, w->o_bias, x, err);
+	return STATUS_OK;
 }
 
-static enum status mlp_block(struct rank *rank, int layer, struct tensor x, struct tensor h, struct error *err)
+static enum status attention_block(struct rank *rank, int layer, struct hidden *s, struct error *err)
 {
 	const struct model_config *c = &rank->model->config;
 	const struct layer_weights *w = &rank->weights.layers[layer];
-	int inner = rank_shape(c, rank->world_size).inner;
-	struct tensor gate_up = tensor_view(rank->buffers.gate_up, DTYPE_F32, TENSOR_SHARDED, x.rows, 2 * inner); /* [T, gate|up] */
-	struct tensor act = tensor_view(rank->buffers.act, DTYPE_F32, TENSOR_SHARDED, x.rows, inner);
+	struct rank_shape shape = rank_shape(c, rank->world_size);
+	int rows = s->x.rows;
+	struct tensor qkv = tensor_view(rank->buffers.qkv, rank->activation, TENSOR_SHARDED, rows, shape.qkv_cols); /* [T, q|k|v] */
+	struct tensor attn = tensor_view(rank->buffers.attn, rank->activation, TENSOR_SHARDED, rows, shape.q_cols);
 
-	RUN(rms_norm, {.x = x, .weight = w->post_norm, .eps = c->rms_eps, .out = h});
-	TRY(column_parallel(rank, h, &w->gate_up, w->gate_up_bias, gate_up, err));
-	RUN(swiglu, {.x = gate_up, .out = act});
-	return row_parallel(rank, act, &w->down, w->down_bias, x, err);
+	TRY(attention_in(rank, layer, s, qkv, err));
+	RUN(attention, {.q = tensor_columns(&qkv, 0, shape.q_cols), .out = attn, .q_heads = shape.q_heads, .cache = &rank->cache, .layer = layer,
+	                .rows = &rank->rows, .scale = 1.0f / sqrtf((float)c->head_dim),
+	                .window = c->layer_kind[layer] == LAYER_SLIDING ? c->sliding_window : 0});
+	return row_parallel(rank, attn, &w->o, w->o_bias, s, w->post_norm, err);
+}
+
+static enum status mlp_block(struct rank *rank, int layer, struct hidden *s, struct error *err)
+{
+	const struct model_config *c = &rank->model->config;
+	const struct layer_weights *w = &rank->weights.layers[layer];
+	int rows = s->x.rows, inner = rank_shape(c, rank->world_size).inner;
+	struct tensor gate_up = tensor_view(rank->buffers.gate_up, rank->activation, TENSOR_SHARDED, rows, 2 * inner); /* [T, gate|up] */
+	struct tensor act = tensor_view(rank->buffers.act, rank->activation, TENSOR_SHARDED, rows, inner);
+
+	if (FUSED(mlp_in, &w->gate_up)) {
+		RUN(mlp_in, {.in = {.x = s->x, .weight = w->post_norm, .eps = c->rms_eps, .h = s->h, .done = s->normed},
+		             .weight = &w->gate_up.part[0], .bias = w->gate_up_bias, .gate_up = gate_up, .out = act});
+	} else {
+		TRY(norm(rank, s, w->post_norm, err));
+		TRY(column_parallel(rank, s->h, &w->gate_up, w->gate_up_bias, gate_up, err));
+		RUN(swiglu, {.x = gate_up, .out = act});
+	}
+	return row_parallel(rank, act, &w->down, w->down_bias, s, layer + 1 < c->layers ? w[1].input_norm : NULL, err);
 }
 
 enum status forward_layers(struct rank *rank, struct error *err)
 {
 	const struct model_config *c = &rank->model->config;
-	struct tensor x = tensor_view(rank->buffers.x, DTYPE_F32, TENSOR_REPLICATED, rank->rows.rows, c->hidden_size);
-	struct tensor h = tensor_view(rank->buffers.h, DTYPE_F32, TENSOR_REPLICATED, rank->rows.rows, c->hidden_size);
+	const int rows = rank->rows.rows;
+	struct hidden s = {.x = tensor_view(rank->buffers.x, DTYPE_F32, TENSOR_REPLICATED, rows, c->hidden_size),
+	                   .h = tensor_view(rank->buffers.h, rank->activation, TENSOR_REPLICATED, rows, c->hidden_size)};
+	struct tensor angles = tensor_view(rank->buffers.cos_sin, DTYPE_F32, TENSOR_REPLICATED, rows, c->rotary_dim);
+	struct tensor all_angles = tensor_view(rank->buffers.rope, DTYPE_F32, TENSOR_REPLICATED, rank->options.max_context, c->rotary_dim);
 
-	RUN(embed, {.table = &rank->weights.embed, .token = rank->rows.token, .out = x});
+	RUN(gather_rows, {.x = all_angles, .row = rank->rows.position, .out = angles});
+	RUN(embed, {.table = &rank->weights.embed, .token = rank->rows.token, .out = s.x});
 	for (int layer = 0; layer < c->layers; layer++) {
-		TRY(attention_block(rank, layer, x, h, err));
-		TRY(mlp_block(rank, layer, x, h, err));
+		TRY(attention_block(rank, layer, &s, err));
+		TRY(mlp_block(rank, layer, &s, err));
 	}
 	return STATUS_OK;
 }
 
-enum status forward_head(struct rank *rank, int outputs, struct error *err)
+/* Where this rank's vocabulary slice of the logits goes: where whole rows are wanted, into rank 0's memory if the comm can order that. */
+static struct tensor logits_slice(const struct rank *rank, int outputs, enum step_result result)
+{
+	const struct linear_weight *head = &rank->weights.head;
+	struct tensor logits = tensor_view(rank->buffers.logits, DTYPE_F32, TENSOR_SHARDED, outputs, head->n);
+	if (result == RESULT_BEST || !rank_gathers_logits(rank)) return logits;
+	logits.data = rank->peers[0]->buffers.logits + rank->weights.head_begin;
+	logits.row_stride = rank->model->config.vocab_size;
+	return logits;
+}
+
+static const struct sample_adjust *sample_adjusts(const struct rank *rank)
+{
+	return (const struct sample_adjust *)((const char *)rank->buffers.sample + device_sampler_adjust_offset(rank_sample_rows(&rank->options)));
+}
+
+enum status forward_head(struct rank *rank, int outputs, enum step_result result, struct error *err)
 {
 	const struct model_config *c = &rank->model->config;
 	const struct rank_weights *w = &rank->weights;
 	struct tensor x = tensor_view(rank->buffers.x, DTYPE_F32, TENSOR_REPLICATED, rank->rows.rows, c->hidden_size);
-	struct tensor out = tensor_view(rank->buffers.head_x, DTYPE_F32, TENSOR_REPLICATED, outputs, c->hidden_size);
-	struct tensor logits = tensor_view(rank->buffers.logits, DTYPE_F32, TENSOR_SHARDED, outputs, w->head.n);
-	if (outputs == 0 || w->head.n == 0) return STATUS_OK;
+	struct tensor last = tensor_view(rank->buffers.head_x, DTYPE_F32, TENSOR_REPLICATED, outputs, c->hidden_size);
+	struct tensor h = tensor_view(rank->buffers.head_h, rank->activation, TENSOR_REPLICATED, outputs, c->hidden_size);
+	struct tensor logits = logits_slice(rank, outputs, result);
 
-	RUN(gather_rows, {.x = x, .row = rank->output_row, .out = out});
-	RUN(rms_norm, {.x = out, .weight = w->final_norm, .eps = c->rms_eps, .out = out});
-	RUN(linear, {.x = out, .weight = &w->head, .y = logits});
-	for (int i = 0; i < outputs; i++) {
-		float *host = rank->host_logits + (size_t)i * (size_t)c->vocab_size + w->head_begin;
-		TRY(rank->device->vt->copy(rank->stream, host, (float *)logits.data + (size_t)i * (size_t)w->head.n, (size_t)w->head.n * sizeof(float),
-		                           COPY_TO_HOST, err));
+	if (outputs && w->head.n) {
+		if (rank->all_rows) last = x;
+		else RUN(gather_rows, {.x = x, .row = rank->output_row, .out = last});
+		RUN(rms_norm, {.x = last, .weight = w->final_norm, .eps = c->rms_eps, .out = h});
+		RUN(linear, {.x = h, .weight = &w->head, .y = logits});
+		if (result == RESULT_BEST) RUN(argmax, {.logits = logits, .begin = w->head_begin, .out = rank->best});
 	}
+	if (!outputs || result == RESULT_BEST || !rank_gathers_logits(rank)) return STATUS_OK;
+	if (rank->world_size > 1) TRY(COMM(rank->comm, fence, rank->stream, err));
+	if (result == RESULT_SAMPLED && rank->index == 0)
+		RUN(sample, {.logits = tensor_view(rank->buffers.logits, DTYPE_F32, TENSOR_REPLICATED, outputs, c->vocab_size), .row = rank->buffers.sample,
+		             .adjust = sample_adjusts(rank), .scratch = rank->buffers.sample_scratch, .out = rank->sampled});
 	return STATUS_OK;
 }

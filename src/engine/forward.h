@@ -7,7 +7,8 @@
 /* Runs the assembled step (rank_assemble) through all layers: rank->buffers.x holds the last residual stream afterwards, KV of the new
  * rows is written. Everything is put on the rank's stream; nothing is waited for but peers. */
 enum status forward_layers(struct rank *rank, struct error *err) NODISCARD;
-/* Logits of the rows in rank->output_row[0..outputs): this rank's vocabulary slice goes to its columns of rank->host_logits. */
-enum status forward_head(struct rank *rank, int outputs, struct error *err) NODISCARD;
+/* What is wanted of the rows in rank->output_row[0..outputs), for this rank's vocabulary slice: logits on the device (rank_fetch_logits takes them
+ * to the host), or the best token of each in rank->best. */
+enum status forward_head(struct rank *rank, int outputs, enum step_result result, struct error *err) NODISCARD;
 
 #endif

@@ -6,9 +6,9 @@
 
 #include "engine/rank.h"
 
-/* Checks that the source holds every tensor of the manifest with the declared shape; BAD_INPUT listing what is missing or different.
- * Once per engine, before ranks exist. */
-enum status loader_check(const struct model *model, struct error *err) NODISCARD;
+/* Checks that the source holds every tensor of the manifest with the declared shape; BAD_INPUT listing what is missing or different;
+ * UNSUPPORTED if the back end cannot compute with a tensor's type. Once per engine, before ranks exist. */
+enum status loader_check(const struct model *model, const struct device_ops *ops, struct error *err) NODISCARD;
 /* Allocates all weights of the rank and reads what it owns. */
 enum status loader_read(struct rank *rank, struct error *err) NODISCARD;
 /* Copies the rest from `ranks`, all of which have finished loader_read. */

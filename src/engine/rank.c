@@ -4,6 +4,8 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "engine/device_sampler.h"
+#include "engine/graphs.h"
 
 struct rank_shape rank_shape(const struct model_config *c, int world_size)
 {
@@ -29,62 +31,140 @@ enum status rank_alloc(struct rank *rank, size_t bytes, enum mem_tag tag, const 
 	return STATUS_OK;
 }
 
-/* Byte offsets of the metadata arrays: fixed by the limits, so that a recorded graph may keep the pointers. cos_sin is last: a step
- * copies only the rows that it uses. */
+static int largest(int a, int b)
+{
+	return a > b ? a : b;
+}
+
+struct step_limits rank_limits(const struct rank_options *o)
+{
+	struct step_limits l = o->limits;
+	int bucket = step_bucket(l.max_seqs);
+	if (!o->graphs || bucket == STEP_BUCKETS) return l;
+	int rows = step_bucket_rows(bucket);
+	return (struct step_limits){.max_rows = largest(l.max_rows, rows), .max_seqs = rows, .max_outputs = largest(l.max_outputs, rows)};
+}
+
+/* Host memory that lives as long as the rank: pinned, where the back end has such. */
+static enum status host_alloc(struct rank *rank, size_t bytes, const char *what, void *out, struct error *err)
+{
+	void *block = NULL;
+	TRY(mem_grow((void **)&rank->host_blocks, (size_t)rank->host_block_count + 1, sizeof *rank->host_blocks, "host memory list", err));
+	if (rank->device->vt->host_alloc) TRY(rank->device->vt->host_alloc(rank->device, bytes, what, &block, err));
+	else block = mem_zalloc(bytes, 1, what, err);
+	if (!block) return STATUS_NO_MEMORY;
+	rank->host_blocks[rank->host_block_count++] = block;
+	memcpy(out, &block, sizeof block);
+	return STATUS_OK;
+}
+
+/* Byte offsets of the metadata arrays of a step. They depend on its sizes alone, so that a recorded step may keep the pointers.
+ * output_row is last: a head pass over rows of the step writes more of it. */
 struct meta_layout {
-	size_t token, position, kv_slot, row_start, kv_len, output_row, block_table, cos_sin, bytes;
+	size_t token, position, kv_slot, row_start, kv_len, block_table, output_row, bytes;
 };
 
-static struct meta_layout meta_layout(const struct rank_options *o)
+static struct meta_layout meta_layout(int rows, int seqs, int outputs, int max_blocks)
 {
 	size_t at = 0;
 	struct meta_layout m;
-	size_t *const offsets[] = {&m.token, &m.position, &m.kv_slot, &m.row_start, &m.kv_len, &m.output_row, &m.block_table};
-	const size_t counts[] = {(size_t)o->limits.max_rows,     (size_t)o->limits.max_rows,
-	                         (size_t)o->limits.max_rows,     (size_t)o->limits.max_seqs + 1,
-	                         (size_t)o->limits.max_seqs,     (size_t)o->limits.max_outputs,
-	                         (size_t)o->limits.max_seqs * (size_t)o->kv.max_blocks};
+	size_t *const offsets[] = {&m.token, &m.position, &m.kv_slot, &m.row_start, &m.kv_len, &m.block_table, &m.output_row};
+	const size_t counts[] = {(size_t)rows, (size_t)rows,           (size_t)rows, (size_t)seqs + 1, (size_t)seqs, (size_t)seqs * (size_t)max_blocks,
+	                         (size_t)outputs};
 	for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
 		*offsets[i] = at;
 		at = (at + counts[i] * sizeof(int32_t) + 63) / 64 * 64;
 	}
-	m.cos_sin = at;
-	m.bytes = at + (size_t)o->limits.max_rows * (size_t)o->limits.rotary_dim * sizeof(float);
+	m.bytes = at;
 	return m;
+}
+
+/* Columns of the logits that this rank's memory has: see rank_buffers. */
+static size_t logits_columns(const struct rank *rank)
+{
+	bool whole = rank->index == 0 && rank_gathers_logits(rank);
+	return (size_t)(whole ? rank->model->config.vocab_size : rank->weights.head.n);
 }
 
 static enum status prepare_buffers(struct rank *rank, struct error *err)
 {
 	const struct model_config *c = &rank->model->config;
 	struct rank_shape shape = rank_shape(c, rank->world_size);
+	struct step_limits limits = rank_limits(&rank->options);
 	struct rank_buffers *b = &rank->buffers;
-	size_t rows = (size_t)rank->options.limits.max_rows, outputs = (size_t)rank->options.limits.max_outputs;
-	size_t hidden = (size_t)c->hidden_size;
+	size_t rows = (size_t)limits.max_rows, outputs = (size_t)limits.max_outputs, hidden = (size_t)c->hidden_size;
+	size_t act = dtype_bytes(rank->activation), rotary = (size_t)c->rotary_dim;
+	size_t meta = meta_layout(limits.max_rows, limits.max_seqs, limits.max_outputs, rank->options.kv.max_blocks).bytes;
 	const struct {
-		float **out;
-		size_t count;
+		void *out;
+		size_t bytes;
 		const char *what;
 	} list[] = {
-		{&b->x, rows * hidden, "residual stream"},
-		{&b->h, rows * hidden, "normed rows"},
-		{&b->qkv, rows * (size_t)shape.qkv_cols, "qkv rows"},
-		{&b->attn, rows * (size_t)shape.q_cols, "attention rows"},
-		{&b->gate_up, rows * 2 * (size_t)shape.inner, "gate and up rows"},
-		{&b->act, rows * (size_t)shape.inner, "mlp rows"},
-		{&b->head_x, outputs * hidden, "output rows"},
-		{&b->logits, outputs * (size_t)rank->weights.head.n, "logits"},
+		{&b->x, rows * hidden * sizeof(float), "residual stream"},
+		{&b->h, rows * hidden * act, "normed rows"},
+		{&b->qkv, rows * (size_t)shape.qkv_cols * act, "qkv rows"},
+		{&b->attn, rows * (size_t)shape.q_cols * act, "attention rows"},
+		{&b->gate_up, rows * 2 * (size_t)shape.inner * act, "gate and up rows"},
+		{&b->act, rows * (size_t)shape.inner * act, "mlp rows"},
+		{&b->head_x, outputs * hidden * sizeof(float), "output rows"},
+		{&b->head_h, outputs * hidden * act, "normed output rows"},
+		{&b->logits, outputs * logits_columns(rank) * sizeof(float), "logits"},
+		{&b->rope, (size_t)rank->options.max_context * rotary * sizeof(float), "rope table"},
+		{&b->cos_sin, rows * rotary * sizeof(float), "rope rows"},
+		{&b->meta, meta, "step metadata"},
 	};
-	for (size_t i = 0; i < sizeof list / sizeof *list; i++)
-		TRY(rank_alloc(rank, list[i].count * sizeof(float), MEM_WORKSPACE, list[i].what, (void **)list[i].out, err));
-	b->meta_bytes = meta_layout(&rank->options).bytes;
-	TRY(rank_alloc(rank, b->meta_bytes, MEM_WORKSPACE, "step metadata", (void **)&b->meta, err));
-	b->meta_host = mem_zalloc(b->meta_bytes, 1, "step metadata", err);
-	return b->meta_host ? STATUS_OK : STATUS_NO_MEMORY;
+	for (size_t i = 0; i < sizeof list / sizeof *list; i++) {
+		void *memory;
+		TRY(rank_alloc(rank, list[i].bytes, MEM_WORKSPACE, list[i].what, &memory, err));
+		memcpy(list[i].out, &memory, sizeof memory);
+	}
+	TRY(host_alloc(rank, meta, "step metadata", &b->meta_host, err));
+	if (rank->device->vt->ops.argmax) TRY(host_alloc(rank, outputs * sizeof *rank->best, "best tokens", &rank->best, err));
+	if (rank->index != 0) return STATUS_OK;
+	return host_alloc(rank, outputs * (size_t)c->vocab_size * sizeof(float), "logits", &rank->host_logits, err);
 }
 
-static int largest(int a, int b)
+int rank_sample_rows(const struct rank_options *o)
 {
-	return a > b ? a : b;
+	int rows = rank_limits(o).max_outputs;
+	return rows < SAMPLE_MAX_ROWS ? rows : SAMPLE_MAX_ROWS;
+}
+
+int rank_sample_adjusts(const struct rank_options *o)
+{
+	return 1024 * rank_sample_rows(o);
+}
+
+/* Rank 0 samples, where the back end can and whole rows of logits come together there. */
+static enum status prepare_sampler(struct rank *rank, struct error *err)
+{
+	const int rows = rank_sample_rows(&rank->options);
+	if (rank->index != 0 || !rank->device->vt->ops.sample || !rank_gathers_logits(rank)) return STATUS_OK;
+	size_t bytes = device_sampler_bytes(rows, rank_sample_adjusts(&rank->options));
+	TRY(rank_alloc(rank, bytes, MEM_WORKSPACE, "sampling parameters", &rank->buffers.sample, err));
+	TRY(rank_alloc(rank, sample_scratch_bytes(rows), MEM_WORKSPACE, "sampling scratch", &rank->buffers.sample_scratch, err));
+	TRY(host_alloc(rank, (size_t)rows * sizeof *rank->sampled, "sampled tokens", &rank->sampled, err));
+	return host_alloc(rank, bytes, "sampling parameters", &rank->sample_host, err);
+}
+
+#define ROPE_CHUNK 256 /* positions */
+
+static enum status prepare_rope(struct rank *rank, struct error *err)
+{
+	const struct rope_table *table = &rank->model->rope;
+	const size_t row = (size_t)table->rotary_dim;
+	float *chunk = mem_zalloc(ROPE_CHUNK * row, sizeof *chunk, "rope rows", err);
+	enum status st = chunk ? STATUS_OK : STATUS_NO_MEMORY;
+	for (int at = 0; at < rank->options.max_context && st == STATUS_OK; at += ROPE_CHUNK) {
+		int n = rank->options.max_context - at < ROPE_CHUNK ? rank->options.max_context - at : ROPE_CHUNK;
+		for (int i = 0; i < n; i++) rope_row(table, at + i, chunk + (size_t)i * row);
+		TRY_GOTO(rank->device->vt->copy(rank->stream, rank->buffers.rope + (size_t)at * row, chunk, (size_t)n * row * sizeof *chunk, COPY_TO_DEVICE,
+		                                err), out);
+		TRY_GOTO(rank->device->vt->stream_sync(rank->stream, UINT64_MAX, group_abort_flag(rank->group), err), out);
+	}
+out:
+	free(chunk);
+	return st;
 }
 
 enum status rank_prepare(struct rank *rank, struct error *err)
@@ -94,68 +174,143 @@ enum status rank_prepare(struct rank *rank, struct error *err)
 	const struct kv_options *kv = &rank->options.kv;
 	TRY(kv_create(&rank->pool, kv, err));
 	rank->cache.layout = (struct kv_layout){.layers = c->layers, .blocks = kv->blocks + 1, .block_tokens = kv->block_tokens,
-	                                        .kv_heads = shape.kv_heads, .head_dim = c->head_dim, .dtype = DTYPE_F32};
+	                                        .kv_heads = shape.kv_heads, .head_dim = c->head_dim, .dtype = rank->activation};
 	TRY(rank_alloc(rank, rank->device->vt->kv_bytes(&rank->cache.layout), MEM_KV, "kv cache", &rank->cache.data, err));
-	return prepare_buffers(rank, err);
+	TRY(prepare_buffers(rank, err));
+	TRY(prepare_sampler(rank, err));
+	return prepare_rope(rank, err);
 }
 
 void rank_release(struct rank *rank)
 {
 	if (rank->device) {
 		const struct device_ops *vt = rank->device->vt;
+		graphs_forget(rank);
 		if (rank->stream) vt->stream_destroy(rank->stream);
+		for (int i = 0; i < rank->host_block_count; i++) {
+			if (vt->host_free) vt->host_free(rank->device, rank->host_blocks[i]);
+			else free(rank->host_blocks[i]);
+		}
 		for (int i = 0; i < rank->allocation_count; i++) vt->free(rank->device, rank->allocations[i]);
 		vt->close(rank->device);
 	}
 	free(rank->allocations);
-	free(rank->buffers.meta_host);
+	free(rank->host_blocks);
 	free(rank->weights.layers);
 	kv_destroy(&rank->pool);
 	rank->device = NULL;
 	rank->stream = NULL;
 	rank->allocations = NULL;
-	rank->allocation_count = rank->allocation_capacity = 0;
+	rank->host_blocks = NULL;
+	rank->allocation_count = rank->allocation_capacity = rank->host_block_count = 0;
 	rank->buffers = (struct rank_buffers){0};
 	rank->weights = (struct rank_weights){0};
 }
 
-enum status rank_assemble(struct rank *rank, const struct step_plan *plan, struct error *err)
+/* Points the step's rows at the device's copy of the metadata. */
+static void view_rows(struct rank *rank, const struct meta_layout *at, int rows, int seqs)
 {
-	struct meta_layout at = meta_layout(&rank->options);
-	char *host = rank->buffers.meta_host, *device = rank->buffers.meta;
-	int max_blocks = rank->options.kv.max_blocks, rotary = rank->options.limits.rotary_dim;
+	const char *device = rank->buffers.meta;
+	rank->rows = (struct step_rows){.rows = rows,
+	                                .seqs = seqs,
+	                                .token = (const int32_t *)(device + at->token),
+	                                .position = (const int32_t *)(device + at->position),
+	                                .kv_slot = (const int32_t *)(device + at->kv_slot),
+	                                .cos_sin = rank->buffers.cos_sin,
+	                                .row_start = (const int32_t *)(device + at->row_start),
+	                                .kv_len = (const int32_t *)(device + at->kv_len),
+	                                .block_table = (const int32_t *)(device + at->block_table),
+	                                .max_blocks = rank->options.kv.max_blocks};
+	rank->output_row = (const int32_t *)(device + at->output_row);
+}
+
+void rank_view_bucket(struct rank *rank, int bucket)
+{
+	struct meta_layout at = meta_layout(bucket, bucket, bucket, rank->options.kv.max_blocks);
+	view_rows(rank, &at, bucket, bucket);
+	rank->rows.max_kv_len = rank->options.max_context;
+	rank->rows.max_seq_rows = 1;
+	rank->all_rows = true;
+}
+
+/* Rows [begin, end) as sequences of their own in the sink. */
+static void pad_rows(struct rank *rank, const struct meta_layout *at, int begin, int end)
+{
+	char *host = rank->buffers.meta_host;
+	int32_t *token = (int32_t *)(host + at->token), *position = (int32_t *)(host + at->position), *slot = (int32_t *)(host + at->kv_slot);
+	int32_t *row_start = (int32_t *)(host + at->row_start), *kv_len = (int32_t *)(host + at->kv_len);
+	int32_t *output_row = (int32_t *)(host + at->output_row), *table = (int32_t *)(host + at->block_table);
+	for (int i = begin; i < end; i++) {
+		token[i] = position[i] = slot[i] = 0;
+		row_start[i + 1] = i + 1;
+		kv_len[i] = 1;
+		output_row[i] = i;
+		table[(size_t)i * (size_t)rank->options.kv.max_blocks] = 0;
+	}
+}
+
+enum status rank_assemble(struct rank *rank, const struct step_plan *plan, int bucket, struct error *err)
+{
+	int max_blocks = rank->options.kv.max_blocks;
+	struct meta_layout at = meta_layout(bucket ? bucket : plan->rows, bucket ? bucket : plan->seqs, bucket ? bucket : plan->outputs, max_blocks);
+	char *host = rank->buffers.meta_host;
 	size_t rows = (size_t)plan->rows, seqs = (size_t)plan->seqs;
 	memcpy(host + at.token, plan->token, rows * sizeof(int32_t));
 	memcpy(host + at.position, plan->position, rows * sizeof(int32_t));
 	memcpy(host + at.row_start, plan->row_start, (seqs + 1) * sizeof(int32_t));
 	memcpy(host + at.kv_len, plan->kv_len, seqs * sizeof(int32_t));
 	memcpy(host + at.output_row, plan->output_row, (size_t)plan->outputs * sizeof(int32_t));
-	memcpy(host + at.cos_sin, plan->cos_sin, rows * (size_t)rotary * sizeof(float));
 	int32_t *slot = (int32_t *)(host + at.kv_slot), *table = (int32_t *)(host + at.block_table);
 	for (int i = 0; i < plan->rows; i++) slot[i] = kv_slot(rank->pool, plan->slot[plan->seq_of_row[i]], plan->position[i]);
-	rank->rows = (struct step_rows){.rows = plan->rows, .seqs = plan->seqs, .max_blocks = max_blocks};
-	for (int s = 0; s < plan->seqs; s++) {
-		memcpy(table + (size_t)s * max_blocks, kv_table(rank->pool, plan->slot[s]),
+	for (int s = 0; s < plan->seqs; s++)
+		memcpy(table + (size_t)s * (size_t)max_blocks, kv_table(rank->pool, plan->slot[s]),
 		       (size_t)kv_seq_blocks(rank->pool, plan->slot[s]) * sizeof(int32_t));
-		rank->rows.max_kv_len = largest(rank->rows.max_kv_len, plan->kv_len[s]);
-		rank->rows.max_seq_rows = largest(rank->rows.max_seq_rows, plan->row_start[s + 1] - plan->row_start[s]);
+	if (bucket) {
+		pad_rows(rank, &at, plan->rows, bucket);
+		rank_view_bucket(rank, bucket);
+	} else {
+		view_rows(rank, &at, plan->rows, plan->seqs);
+		rank->all_rows = step_plan_decodes(plan);
+		for (int s = 0; s < plan->seqs; s++) {
+			rank->rows.max_kv_len = largest(rank->rows.max_kv_len, plan->kv_len[s]);
+			rank->rows.max_seq_rows = largest(rank->rows.max_seq_rows, plan->row_start[s + 1] - plan->row_start[s]);
+		}
 	}
-	rank->rows.token = (const int32_t *)(device + at.token);
-	rank->rows.position = (const int32_t *)(device + at.position);
-	rank->rows.kv_slot = (const int32_t *)(device + at.kv_slot);
-	rank->rows.row_start = (const int32_t *)(device + at.row_start);
-	rank->rows.kv_len = (const int32_t *)(device + at.kv_len);
-	rank->rows.block_table = (const int32_t *)(device + at.block_table);
-	rank->rows.cos_sin = (const float *)(device + at.cos_sin);
-	rank->output_row = (const int32_t *)(device + at.output_row);
-	size_t used = at.cos_sin + rows * (size_t)rotary * sizeof(float);
-	return rank->device->vt->copy(rank->stream, device, host, used, COPY_TO_DEVICE, err);
+	return rank->device->vt->copy(rank->stream, rank->buffers.meta, host, at.bytes, COPY_TO_DEVICE, err);
 }
 
 enum status rank_select_outputs(struct rank *rank, int first, int count, struct error *err)
 {
-	size_t at = meta_layout(&rank->options).output_row;
+	size_t at = (size_t)((const char *)rank->output_row - rank->buffers.meta);
 	int32_t *rows = (int32_t *)(rank->buffers.meta_host + at);
 	for (int i = 0; i < count; i++) rows[i] = first + i;
+	rank->all_rows = false;
 	return rank->device->vt->copy(rank->stream, rank->buffers.meta + at, rows, (size_t)count * sizeof *rows, COPY_TO_DEVICE, err);
+}
+
+/* Rows [begin, end) of the logits to the host. */
+static enum status fetch_rows(struct rank *rank, int begin, int end, struct error *err)
+{
+	const size_t vocab = (size_t)rank->model->config.vocab_size, columns = (size_t)rank->weights.head.n;
+	const struct device_ops *vt = rank->device->vt;
+	float *host = rank->peers[0]->host_logits; /* made before the group was ready */
+	if (rank_gathers_logits(rank)) {
+		if (rank->index != 0) return STATUS_OK;
+		size_t at = (size_t)begin * vocab;
+		return vt->copy(rank->stream, host + at, rank->buffers.logits + at, (size_t)(end - begin) * vocab * sizeof(float), COPY_TO_HOST, err);
+	}
+	for (int i = begin; i < end && columns; i++)
+		TRY(vt->copy(rank->stream, host + (size_t)i * vocab + (size_t)rank->weights.head_begin, rank->buffers.logits + (size_t)i * columns,
+		             columns * sizeof(float), COPY_TO_HOST, err));
+	return STATUS_OK;
+}
+
+enum status rank_fetch_logits(struct rank *rank, int outputs, const bool *rows, struct error *err)
+{
+	for (int begin = 0, end; begin < outputs; begin = end) {
+		bool wanted = !rows || rows[begin];
+		for (end = begin + 1; end < outputs && (!rows || rows[end]) == wanted;) end++;
+		if (wanted) TRY(fetch_rows(rank, begin, end, err));
+	}
+	return STATUS_OK;
 }

@@ -45,19 +45,30 @@ struct rank_weights {
 	struct layer_weights *layers;
 };
 
-/* Activations and step metadata, made once for the largest step. Device memory unless said otherwise. */
+/* Activations and step metadata, made once for the largest step. Device memory unless said otherwise; elements of rank->activation
+ * where no type is said. */
 struct rank_buffers {
-	float *x;      /* [T, H] residual stream */
-	float *h;      /* [T, H] normed */
-	float *qkv;    /* [T, outputs of qkv] */
-	float *attn;   /* [T, Nq/P * D] */
-	float *gate_up; /* [T, 2I/P] */
-	float *act;    /* [T, I/P] */
-	float *head_x; /* [outputs, H] */
-	float *logits; /* [outputs, head.n] */
-	char *meta;    /* device copy of meta_host */
-	char *meta_host; /* host: the arrays of struct step_rows, one after another at fixed offsets */
-	size_t meta_bytes;
+	float *x;       /* [T, H] residual stream */
+	void *h;        /* [T, H] normed */
+	void *qkv;      /* [T, outputs of qkv] */
+	void *attn;     /* [T, Nq/P * D] */
+	void *gate_up;  /* [T, 2I/P] */
+	void *act;      /* [T, I/P] */
+	float *head_x;  /* [outputs, H] */
+	void *head_h;   /* [outputs, H] normed */
+	float *logits;  /* [outputs, head.n]; of rank 0, where the logits are gathered on the device: [outputs, V] */
+	void *sample;   /* rank 0: device copy of sample_host (device_sampler.h) */
+	void *sample_scratch;
+	float *rope;    /* [context, rotary_dim] cos and sin of every position */
+	float *cos_sin; /* [T, rotary_dim] of the step's rows */
+	char *meta;     /* device copy of meta_host */
+	char *meta_host; /* host: the arrays of a step, one after another (rank.c) */
+};
+
+/* A decode step as it was recorded, and how many collectives it holds. */
+struct recorded_step {
+	struct graph *graph; /* NULL: not recorded */
+	uint64_t collectives, all_reduces;
 };
 
 /* What the ranks of an engine share read-only. */
@@ -73,6 +84,8 @@ struct rank_options {
 	struct step_limits limits;
 	struct kv_options kv;
 	int max_context;
+	bool graphs;    /* decode steps are recorded and replayed, where back end and collectives can */
+	bool invariant; /* the same bits at every world size, where that is a choice (--tp-invariant) */
 };
 
 struct rank {
@@ -87,9 +100,20 @@ struct rank {
 	struct kv_cache cache;
 	struct kv_pool *pool;
 	struct rank_buffers buffers;
+	struct rank *const *peers; /* all ranks; what of theirs may be used when, says where it is used */
+	enum dtype activation; /* of activations, partial sums and KV */
+	bool adds;             /* row-parallel linears add to the residual stream: one rank has nothing to reduce */
 	struct step_rows rows; /* of the step in flight; pointers into buffers.meta */
 	const int32_t *output_row; /* device, [outputs] */
-	float *host_logits; /* host, [outputs][vocab]; shared by all ranks, each writes its columns */
+	bool all_rows;             /* the outputs are the rows, in order */
+	float *host_logits; /* rank 0's, host, [outputs][V] */
+	void *sample_host;       /* rank 0's, host: what the sample op reads; NULL: it does not sample */
+	struct sample_choice *sampled; /* rank 0's, host, [outputs] */
+	struct best_token *best; /* host, [outputs]: of this rank's vocabulary rows */
+	void **host_blocks;      /* host memory that copies are fast with, for the way out */
+	int host_block_count;
+	struct recorded_step recorded[STEP_BUCKETS][RESULT_COUNT]; /* graphs.h */
+	int replays; /* which of them in this step, for comparison with the peers */
 	void **allocations; /* device memory of weights and buffers, for the way out */
 	int allocation_count, allocation_capacity;
 	_Atomic uint64_t heartbeat; /* bumped after every op: the coordinator tells slow from stuck */
@@ -102,6 +126,14 @@ struct rank_shape {
 	int q_cols, kv_cols, qkv_cols, inner; /* q_heads*D, kv_heads*D, their sum, I/P */
 };
 struct rank_shape rank_shape(const struct model_config *config, int world_size);
+
+/* The largest step as the buffers hold it: decode steps are padded to a bucket, which may be more than was asked for. */
+struct step_limits rank_limits(const struct rank_options *options);
+/* Whether whole rows of logits are put together in rank 0's device memory. Else each rank copies its columns to the host. */
+static inline bool rank_gathers_logits(const struct rank *rank)
+{
+	return rank->world_size == 1 || rank->comm->vt->fence != NULL;
+}
 
 /* Zeroed device memory that lives as long as the rank. */
 enum status rank_alloc(struct rank *rank, size_t bytes, enum mem_tag tag, const char *what, void **out, struct error *err) NODISCARD;
@@ -117,9 +149,18 @@ static inline NODISCARD enum status rank_moves(struct rank *rank, struct error *
 	return atomic_load_explicit(group_abort_flag(rank->group), memory_order_relaxed) ? group_error(rank->group, err) : STATUS_OK;
 }
 
-/* Fills metadata of `plan` from this rank's block tables and copies it to the device. KV must be reserved. */
-enum status rank_assemble(struct rank *rank, const struct step_plan *plan, struct error *err) NODISCARD;
+/* Fills metadata of `plan` from this rank's block tables and copies it to the device. KV must be reserved. bucket: rows of a decode step,
+ * padding included; 0: no padding. Padding rows are token 0 at position 0, alone in a sequence whose only block is the sink. */
+enum status rank_assemble(struct rank *rank, const struct step_plan *plan, int bucket, struct error *err) NODISCARD;
+/* Points rank->rows at the metadata of a decode step of `bucket` rows, as every such step has it, whatever is in it. */
+void rank_view_bucket(struct rank *rank, int bucket);
 /* Makes rows [first, first + count) of the step just run the output rows (count <= max_outputs). */
 enum status rank_select_outputs(struct rank *rank, int first, int count, struct error *err) NODISCARD;
+/* Copies the logits of `outputs` rows that forward_head made to host_logits: rank 0 whole rows, or each rank its columns. rows: which of
+ * them; NULL: all. */
+enum status rank_fetch_logits(struct rank *rank, int outputs, const bool *rows, struct error *err) NODISCARD;
+/* Rows and adjustments that the device's sampler has room for in a step. */
+int rank_sample_rows(const struct rank_options *options);
+int rank_sample_adjusts(const struct rank_options *options);
 
 #endif

@@ -152,32 +152,82 @@ static void give_ended(struct tandem *t, uint64_t now_ns, struct tandem_event *e
 
 /* --- steps ------------------------------------------------------------------------------------------------------------------ */
 
-static void fill_rope(struct tandem *t)
+/* Tokens before min_tokens: none of them may end the sequence. */
+static bool held(const struct sequence *s)
 {
-	for (int i = 0; i < t->plan.rows; i++)
-		rope_row(&t->model.rope, t->plan.position[i], t->plan.cos_sin + (size_t)i * (size_t)t->plan.limits.rotary_dim);
+	return s->count - s->prompt_count < s->min_tokens;
+}
+
+/* Whether the likeliest token of every output is all that is wanted, and the devices can find it. */
+static bool wants_best(const struct tandem *t)
+{
+	if (!t->ops->ops.argmax) return false;
+	for (int i = 0; i < t->plan.outputs; i++) {
+		const struct sequence *s = t->plan.sequence[t->plan.output_seq[i]];
+		if (!sampler_is_argmax(&s->sampling) || (held(s) && s->stop_count)) return false;
+	}
+	return true;
+}
+
+/* The sequence of an output as samplers see it. */
+static struct sampler_input input_of(const struct sequence *s, float *logits)
+{
+	bool hold = held(s);
+	return (struct sampler_input){.logits = logits, .prompt = s->tokens, .prompt_count = s->prompt_count, .generated = s->tokens + s->prompt_count,
+	                              .generated_count = s->count - s->prompt_count, .masked = hold ? s->stop_ids : NULL,
+	                              .masked_count = hold ? s->stop_count : 0};
+}
+
+/* Where the tokens of the step will be picked, and what is needed for it. */
+static void choose_result(struct tandem *t)
+{
+	struct step_plan *plan = &t->plan;
+	plan->result = RESULT_LOGITS;
+	if (wants_best(t)) plan->result = RESULT_BEST;
+	else if (t->device_sampler && plan->outputs <= t->sample_rows) plan->result = RESULT_SAMPLED;
+	if (plan->result != RESULT_SAMPLED) return;
+	device_sampler_begin(t->device_sampler, t->sample_rows); /* padding rows are skipped */
+	for (int i = 0; i < plan->outputs; i++) {
+		const struct sequence *s = plan->sequence[plan->output_seq[i]];
+		struct sampler_input in = input_of(s, NULL);
+		plan->to_host[i] = !device_sampler_add(t->device_sampler, i, &s->sampling, &in);
+	}
+	plan->sample_bytes = device_sampler_bytes_used(t->device_sampler);
 }
 
 static enum status run_plan(struct tandem *t, struct error *err)
 {
 	t->plan.generation = ++t->generation;
-	fill_rope(t);
+	choose_result(t);
 	uint64_t before = coordinator_all_reduces(t->coordinator);
 	TRY(coordinator_step(t->coordinator, &t->plan, err));
 	t->collectives_per_step = (int)(coordinator_all_reduces(t->coordinator) - before);
 	return STATUS_OK;
 }
 
+static float *row_of_logits(const struct tandem *t, int row)
+{
+	return coordinator_logits(t->coordinator) + (size_t)row * (size_t)t->model.config.vocab_size;
+}
+
+/* The token of an output of the step just run. */
+static enum status choose(struct tandem *t, int output, const struct sequence *s, struct sampler_choice *choice, struct error *err)
+{
+	if (t->plan.result == RESULT_BEST) {
+		*choice = (struct sampler_choice){.token = -1};
+		return coordinator_best(t->coordinator, output, &choice->token, err);
+	}
+	if (t->plan.result == RESULT_SAMPLED && !t->plan.to_host[output])
+		return device_sampler_choice(coordinator_sampled(t->coordinator, output), choice, err);
+	struct sampler_input in = input_of(s, row_of_logits(t, output));
+	return sampler_pick(t->sampler, &s->sampling, &in, choice, err);
+}
+
 static enum status pick(struct tandem *t, int output, struct tandem_event *event, struct error *err)
 {
 	struct sequence *s = t->plan.sequence[t->plan.output_seq[output]];
-	bool hold = s->count - s->prompt_count < s->min_tokens; /* no end before min_tokens */
-	struct sampler_input in = {.logits = t->host_logits + (size_t)output * (size_t)t->model.config.vocab_size, .prompt = s->tokens,
-	                           .prompt_count = s->prompt_count, .generated = s->tokens + s->prompt_count,
-	                           .generated_count = s->count - s->prompt_count, .masked = hold ? s->stop_ids : NULL,
-	                           .masked_count = hold ? s->stop_count : 0};
 	struct sampler_choice choice;
-	TRY(sampler_pick(t->sampler, &s->sampling, &in, &choice, err));
+	TRY(choose(t, output, s, &choice, err));
 	s->finish = sequence_append(s, choice.token);
 	*event = event_of(s, 0);
 	give_choice(event, &choice);
@@ -189,14 +239,13 @@ static enum status pick(struct tandem *t, int output, struct tandem_event *event
 static enum status score_rows(struct tandem *t, int seq, struct error *err)
 {
 	struct sequence *s = t->plan.sequence[seq];
-	size_t vocab = (size_t)t->model.config.vocab_size;
 	int row = t->plan.row_start[seq], begin = t->plan.position[row], end = t->plan.kv_len[seq];
 	if (end > s->prompt_count - 1) end = s->prompt_count - 1;
 	for (int p = s->scored - 1; p < end;) { /* the row at p says what follows it */
 		int count = end - p < LOGIT_ROWS ? end - p : LOGIT_ROWS;
 		TRY(coordinator_head(t->coordinator, row + p - begin, count, err));
 		for (int i = 0; i < count; i++, p++)
-			TRY(sampler_score(t->sampler, t->host_logits + (size_t)i * vocab, s->tokens[p + 1], s->sampling.logprobs, &s->scores[p + 1], err));
+			TRY(sampler_score(t->sampler, row_of_logits(t, i), s->tokens[p + 1], s->sampling.logprobs, &s->scores[p + 1], err));
 		s->scored = p + 1;
 	}
 	return STATUS_OK;
@@ -317,7 +366,7 @@ static enum status give_rows(struct tandem *t, int position, logits_row *row, vo
 		int count = t->plan.rows - first < LOGIT_ROWS ? t->plan.rows - first : LOGIT_ROWS;
 		TRY(coordinator_head(t->coordinator, first, count, err));
 		for (int i = 0; i < count; i++)
-			if (row(context, position + first + i, t->host_logits + (size_t)i * (size_t)vocab, vocab))
+			if (row(context, position + first + i, row_of_logits(t, i), vocab))
 				return FAIL(err, CANCELLED, "stopped by the receiver of the logits");
 	}
 	return STATUS_OK;

@@ -7,6 +7,8 @@
 #include "base/mem.h"
 #include "base/rng.h"
 
+#define GREEDY_BELOW 1e-5 /* temperature */
+
 struct candidate {
 	float logit;
 	int32_t id;
@@ -66,6 +68,12 @@ enum status sampler_validate(const struct sampler_params *p, int vocab_size, str
 		if (!isfinite(p->bias_values[i])) return FAIL(err, BAD_INPUT, "logit_bias: value of token %d is not finite", p->bias_ids[i]);
 	}
 	return STATUS_OK;
+}
+
+bool sampler_is_argmax(const struct sampler_params *p)
+{
+	return p->temperature < GREEDY_BELOW && p->bias_count == 0 && p->presence_penalty == 0 && p->frequency_penalty == 0 &&
+	       p->repetition_penalty == 1 && p->logprobs == 0 && !p->want_logprob;
 }
 
 static void count_tokens(struct sampler *s, const int32_t *ids, int n, int step)
@@ -252,7 +260,7 @@ enum status sampler_pick(struct sampler *s, const struct sampler_params *p, cons
 	bool want = p->want_logprob || p->logprobs > 0;
 	if (want) report_logprobs(s, p->logprobs, in->logits, best, out, &log_sum);
 	out->token = best;
-	if (p->temperature >= 1e-5) {
+	if (p->temperature >= GREEDY_BELOW) {
 		uint64_t position = (uint64_t)in->prompt_count + (uint64_t)in->generated_count;
 		out->token = draw(s, p, in->logits, in->logits[best], position);
 	}

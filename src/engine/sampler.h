@@ -46,6 +46,9 @@ void sampler_destroy(struct sampler **sampler);
 /* BAD_INPUT naming the parameter that is out of range. */
 enum status sampler_validate(const struct sampler_params *params, int vocab_size, struct error *err) NODISCARD;
 
+/* Whether sampler_pick takes the likeliest token of the logits as they are, and nothing else is asked for. */
+bool sampler_is_argmax(const struct sampler_params *params);
+
 /* Log-probability of `token`, and of the `alternatives` best, of a distribution as it is. DEVICE_FAULT as sampler_pick. */
 enum status sampler_score(struct sampler *sampler, const float *logits, int32_t token, int alternatives, struct sampler_choice *out,
                           struct error *err) NODISCARD;

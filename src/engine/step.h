@@ -4,6 +4,8 @@
 #ifndef TANDEM_ENGINE_STEP_H
 #define TANDEM_ENGINE_STEP_H
 
+#include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include "base/status.h"
@@ -14,7 +16,14 @@ struct step_limits {
 	int max_rows;    /* token rows of a step */
 	int max_seqs;    /* sequences of a step */
 	int max_outputs; /* rows whose logits a step returns */
-	int rotary_dim;
+};
+
+/* What a step gives for its output rows. */
+enum step_result {
+	RESULT_LOGITS,  /* the rows of logits, in host memory */
+	RESULT_BEST,    /* the likeliest token of each, found on the devices: no logits leave them */
+	RESULT_SAMPLED, /* a token of each, drawn on rank 0's device; logits in host memory of those that it leaves alone (`to_host`) */
+	RESULT_COUNT
 };
 
 struct step_plan {
@@ -30,8 +39,31 @@ struct step_plan {
 	int32_t *output_row;  /* [outputs] rows whose logits are wanted, ascending */
 	int32_t *output_seq;  /* [outputs] index into the seq arrays */
 	struct sequence **sequence; /* [seqs]; the coordinator's, ranks do not look at it */
-	float *cos_sin;       /* [rows][rotary_dim] */
+	enum step_result result;
+	bool *to_host;        /* [outputs] RESULT_SAMPLED: the host draws this one */
+	size_t sample_bytes;  /* RESULT_SAMPLED: of what the device's sampler reads, from the beginning of rank 0's sample_host */
 };
+
+/* Whether every row is a sequence's only one and an output. */
+static inline bool step_plan_decodes(const struct step_plan *plan)
+{
+	return plan->rows > 0 && plan->seqs == plan->rows && plan->outputs == plan->rows;
+}
+
+/* Decode steps like these may be padded to a bucket of 1, 2, 4, 8, 16, 24, 32, ... 256 rows. */
+#define STEP_BUCKETS 35
+/* Rows of bucket i. */
+static inline int step_bucket_rows(int i)
+{
+	return i < 4 ? 1 << i : 8 * (i - 2);
+}
+/* The smallest bucket for `rows`; STEP_BUCKETS: none is large enough. */
+static inline int step_bucket(int rows)
+{
+	int i = 0;
+	while (i < STEP_BUCKETS && step_bucket_rows(i) < rows) i++;
+	return i;
+}
 
 enum status step_plan_init(struct step_plan *out, const struct step_limits *limits, struct error *err) NODISCARD;
 void step_plan_fini(struct step_plan *plan);

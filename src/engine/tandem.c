@@ -60,14 +60,23 @@ static enum status between(const char *name, int64_t value, int64_t lo, int64_t 
 	return FAIL(err, USAGE, "%s: %lld is out of range; give %lld to %lld", name, (long long)value, (long long)lo, (long long)hi);
 }
 
+/* What the caller says, else what the back end says, else ours. */
+static int first_of(int asked, int device, int fallback)
+{
+	return asked ? asked : device ? device : fallback;
+}
+
 static enum status read_options(struct tandem *t, const struct tandem_options *o, struct error *err)
 {
 	if (!o->model) return FAIL(err, USAGE, "model: no path given; name a model folder");
 	if (o->whitelist) return FAIL(err, UNSUPPORTED, "whitelist: kernel tables are not supported by this version; leave --whitelist out");
+	const char *device = o->device ? o->device : "cpu";
+	t->ops = device_find(device);
+	if (!t->ops) return FAIL(err, USAGE, "device: '%s' is not in this build; it has %s", device, device_names());
 	t->world_size = o->world_size ? o->world_size : 1;
 	t->max_sequences = o->max_sequences ? o->max_sequences : DEFAULT_SEQUENCES;
-	t->max_rows = o->prefill_chunk ? o->prefill_chunk : DEFAULT_CHUNK;
-	t->block_tokens = o->kv_block_tokens ? o->kv_block_tokens : DEFAULT_BLOCK_TOKENS;
+	t->max_rows = first_of(o->prefill_chunk, t->ops->prefill_chunk, DEFAULT_CHUNK);
+	t->block_tokens = first_of(o->kv_block_tokens, t->ops->kv_block_tokens, DEFAULT_BLOCK_TOKENS);
 	t->timeout_ms = o->timeout_ms ? o->timeout_ms : DEFAULT_TIMEOUT_MS;
 	TRY(between("world size", t->world_size, 1, SHARD_MAX_WORLD, err));
 	TRY(between("threads", o->threads, 0, 4096, err));
@@ -84,9 +93,8 @@ static enum status read_options(struct tandem *t, const struct tandem_options *o
 	for (int i = 0; i < t->fault.count; i++)
 		if (t->fault.entries[i].rank >= t->world_size)
 			return FAIL(err, USAGE, "--fault: rank %d of a group of %d; give 0 to %d", t->fault.entries[i].rank, t->world_size, t->world_size - 1);
-	const char *device = o->device ? o->device : "cpu";
-	t->ops = device_find(device);
-	if (!t->ops) return FAIL(err, USAGE, "device: '%s' is not in this build; it has %s", device, device_names());
+	t->graphs = t->ops->graph_begin && !o->no_graphs;
+	t->invariant = o->tp_invariant;
 	if (o->log) {
 		t->user_log = o->log;
 		t->log = (struct log){forward_log, t};
@@ -109,7 +117,7 @@ static enum status open_model(struct tandem *t, const struct tandem_options *o, 
 	else TRY(source_open_checkpoint(&m->source, o->model, &t->log, err));
 	manifest_match(&m->config, m->source);
 	TRY(manifest_init(&m->manifest, &m->config, err));
-	return loader_check(m, err);
+	return loader_check(m, t->ops, err);
 }
 
 /* Context and KV size. Whether they fit is for the ranks to say: each looks at its device before it allocates. */
@@ -129,27 +137,27 @@ static struct rank_options rank_options_of(const struct tandem *t)
 {
 	int outputs = t->max_sequences > LOGIT_ROWS ? t->max_sequences : LOGIT_ROWS;
 	return (struct rank_options){
-		.limits = {.max_rows = t->max_rows, .max_seqs = t->max_sequences, .max_outputs = outputs, .rotary_dim = t->model.config.rotary_dim},
+		.limits = {.max_rows = t->max_rows, .max_seqs = t->max_sequences, .max_outputs = outputs},
 		.kv = {.blocks = t->kv_blocks, .block_tokens = t->block_tokens, .max_seqs = t->max_sequences,
 		       .max_blocks = (t->context + t->block_tokens - 1) / t->block_tokens, .prefix_cache = t->prefix_cache},
-		.max_context = t->context};
+		.max_context = t->context, .graphs = t->graphs, .invariant = t->invariant};
 }
 
 static enum status open_group(struct tandem *t, const struct tandem_options *o, struct error *err)
 {
 	struct rank_options rank = rank_options_of(t);
-	size_t vocab = (size_t)t->model.config.vocab_size;
-	t->host_logits_bytes = (size_t)rank.limits.max_outputs * vocab * sizeof(float);
-	t->host_logits = mem_map(t->host_logits_bytes, "logits", err);
-	if (!t->host_logits) return STATUS_NO_MEMORY;
 	TRY(step_plan_init(&t->plan, &rank.limits, err));
 	TRY(sampler_create(&t->sampler, t->model.config.vocab_size, err));
 	t->progress_total = loader_bytes(&t->model);
 	struct coordinator_options c = {.model = &t->model, .ops = t->ops, .world_size = t->world_size, .threads = o->threads, .ordinals = o->devices,
-	                                .isa = o->isa ? o->isa : "auto", .rank = rank, .kv_shuffle = o->kv_shuffle, .host_logits = t->host_logits,
+	                                .isa = o->isa ? o->isa : "auto", .rank = rank, .kv_shuffle = o->kv_shuffle,
 	                                .timeout_ms = t->timeout_ms, .fault = t->fault.count ? &t->fault : NULL, .log = &t->log,
 	                                .interrupt = &t->interrupted, .progress = t->user_progress ? forward_progress : NULL, .progress_context = t};
 	TRY(coordinator_open(&t->coordinator, &c, err));
+	void *memory = coordinator_sample_memory(t->coordinator);
+	t->sample_rows = rank_sample_rows(&rank);
+	if (memory)
+		TRY(device_sampler_create(&t->device_sampler, t->model.config.vocab_size, t->sample_rows, rank_sample_adjusts(&rank), memory, err));
 	struct scheduler_options s = {.max_seqs = t->max_sequences, .max_rows = t->max_rows, .kv_blocks = t->kv_blocks,
 	                              .block_tokens = t->block_tokens, .max_queue = t->max_queue, .kv = coordinator_kv(t->coordinator)};
 	return scheduler_create(&t->scheduler, &s, err);
@@ -186,11 +194,11 @@ void tandem_close(struct tandem **engine)
 	if (!t) return;
 	*engine = NULL;
 	coordinator_close(&t->coordinator);
+	device_sampler_destroy(&t->device_sampler);
 	requests_forget_kept(t);
 	scheduler_destroy(&t->scheduler);
 	sampler_destroy(&t->sampler);
 	step_plan_fini(&t->plan);
-	mem_unmap(t->host_logits, t->host_logits_bytes);
 	source_close(&t->model.source);
 	manifest_fini(&t->model.manifest);
 	free(t);

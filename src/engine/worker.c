@@ -1,11 +1,15 @@
 #include "engine/worker.h"
 
+#include <stdio.h>
 #include <string.h>
 #include <time.h>
 
 #include "base/clock.h"
 #include "engine/forward.h"
+#include "engine/graphs.h"
 #include "engine/loader.h"
+
+#define DRAIN_MS 2000
 
 static enum status meet(struct rank *rank, struct error *err)
 {
@@ -15,7 +19,9 @@ static enum status meet(struct rank *rank, struct error *err)
 static enum status join_group(struct worker *w, struct error *err)
 {
 	struct rank *rank = &w->rank;
-	return comm_host_create(&rank->comm, rank->group, rank->index, rank->device, rank->stream, &w->comm_options, err);
+	TRY(comm_create(&rank->comm, rank->group, rank->index, rank->device, rank->stream, &w->comm_options, err));
+	rank->adds = rank->world_size == 1 && rank->device->vt->accumulates && !rank->options.invariant;
+	return STATUS_OK;
 }
 
 /* Before anything big is allocated: on a machine that overcommits, lack of memory would show as a killed process. */
@@ -29,24 +35,48 @@ static enum status check_room(struct worker *w, struct error *err)
 	            (double)need / 0x1p30, (double)free_bytes / 0x1p30);
 }
 
+/* Says how long the phases of opening took, once for the group. */
+struct phases {
+	uint64_t begin, last;
+	char text[200];
+	size_t used;
+};
+
+static void phase(struct phases *p, const char *name)
+{
+	uint64_t now = clock_ns();
+	int n = snprintf(p->text + p->used, sizeof p->text - p->used, "%s%s %.0f ms", p->used ? ", " : "", name, (double)(now - p->last) / 1e6);
+	if (n > 0 && (size_t)n < sizeof p->text - p->used) p->used += (size_t)n;
+	p->last = now;
+}
+
 static enum status open_rank(struct worker *w, struct error *err)
 {
 	struct rank *rank = &w->rank;
+	const uint64_t now = clock_ns();
+	struct phases phases = {.begin = now, .last = now};
 	TRY(w->device_ops->open(&rank->device, &w->device_options, err));
 	TRY(rank->device->vt->stream_create(rank->device, &w->stream_options, &rank->stream, err));
+	phase(&phases, "device");
 	TRY(check_room(w, err));
 	TRY(join_group(w, err)); /* all meet here: nobody allocates before everybody has looked */
+	phase(&phases, "collectives");
 	TRY(loader_read(rank, err));
 	TRY(meet(rank, err));
-	TRY(loader_share(rank, w->peers, err));
+	TRY(loader_share(rank, rank->peers, err));
+	phase(&phases, "weights");
 	TRY(rank_prepare(rank, err));
+	TRY(meet(rank, err));
+	phase(&phases, "kv and buffers");
+	TRY(graphs_record(rank, err));
+	phase(&phases, "graphs");
+	if (rank->index == 0 && w->device_options.log) log_write(w->device_options.log, LOG_INFO, "opened in %s", phases.text);
 	return meet(rank, err);
 }
 
 static enum status sync_rank(struct worker *w, struct error *err)
 {
-	struct rank *rank = &w->rank;
-	return rank->device->vt->stream_sync(rank->stream, clock_deadline_ms(w->timeout_ms), group_abort_flag(rank->group), err);
+	return comm_sync(w->rank.comm, w->rank.stream, err);
 }
 
 static enum status fault(struct worker *w, enum fault_point at, uint64_t seq, struct error *err)
@@ -62,19 +92,42 @@ static enum status run_step(struct worker *w, struct error *err)
 	TRY(fault(w, FAULT_RESERVE, plan->generation - 1, err));
 	for (int s = 0; s < plan->seqs; s++)
 		TRY(kv_reserve(rank->pool, plan->slot[s], plan->row_start[s + 1] - plan->row_start[s], err));
-	TRY(rank_assemble(rank, plan, err));
-	TRY(meet(rank, err));
-	TRY(forward_layers(rank, err));
+	const int bucket = graphs_bucket(rank, plan);
+	TRY(rank_assemble(rank, plan, bucket, err));
+	if (plan->result == RESULT_SAMPLED && rank->index == 0)
+		TRY(rank->device->vt->copy(rank->stream, rank->buffers.sample, rank->sample_host, plan->sample_bytes, COPY_TO_DEVICE, err));
+	TRY(graphs_meet(rank, bucket, plan->result, err));
+	if (bucket) TRY(graphs_replay(rank, bucket, plan->result, err));
+	else TRY(forward_layers(rank, err));
 	TRY(fault(w, FAULT_KERNEL, plan->generation - 1, err));
-	TRY(forward_head(rank, plan->outputs, err));
+	if (!bucket) TRY(forward_head(rank, plan->outputs, plan->result, err));
+	if (plan->result != RESULT_BEST) TRY(rank_fetch_logits(rank, plan->outputs, plan->result == RESULT_SAMPLED ? plan->to_host : NULL, err));
 	return sync_rank(w, err);
 }
 
 static enum status run_head(struct worker *w, struct error *err)
 {
 	TRY(rank_select_outputs(&w->rank, w->head_first, w->head_count, err));
-	TRY(forward_head(&w->rank, w->head_count, err));
+	TRY(forward_head(&w->rank, w->head_count, RESULT_LOGITS, err));
+	TRY(rank_fetch_logits(&w->rank, w->head_count, NULL, err));
 	return sync_rank(w, err);
+}
+
+/* A new comm; the old one is gone, and what was recorded with it goes. */
+static enum status rejoin(struct worker *w, struct error *err)
+{
+	struct rank *rank = &w->rank;
+	graphs_forget(rank);
+	TRY(join_group(w, err));
+	TRY(graphs_record(rank, err));
+	return meet(rank, err);
+}
+
+/* After a failure: what this rank has on its stream leaves its waits by the group's abort. Only then may anybody free what it uses. */
+static void drain(struct rank *rank)
+{
+	struct error ignored = {0};
+	if (rank->stream) (void)!rank->device->vt->stream_sync(rank->stream, clock_deadline_ms(DRAIN_MS), NULL, &ignored);
 }
 
 static enum status run_command(struct worker *w, struct error *err)
@@ -83,7 +136,7 @@ static enum status run_command(struct worker *w, struct error *err)
 	case WORKER_OPEN: return open_rank(w, err);
 	case WORKER_STEP: return run_step(w, err);
 	case WORKER_HEAD: return run_head(w, err);
-	case WORKER_REJOIN: return join_group(w, err);
+	case WORKER_REJOIN: return rejoin(w, err);
 	case WORKER_STOP: return fault(w, FAULT_SHUTDOWN, 0, err);
 	}
 	return FAIL(err, BAD_INPUT, "rank %d: unknown command %d", w->rank.index, (int)w->what);
@@ -97,7 +150,7 @@ static void *worker_main(void *argument)
 	if (w->rank.device) w->rank.device->vt->attach(w->rank.device);
 	for (;;) {
 		/* idle: not a wait for a peer; the coordinator always ends it, at the latest with STOP */
-		while (!wait_change(&w->command, seen, clock_deadline_ms(60000))) continue;
+		while (!wait_change_spin(&w->command, seen, w->spin_ns, clock_deadline_ms(60000))) continue;
 		seen = atomic_load_explicit(&w->command.value, memory_order_acquire);
 		struct error err = {0};
 		enum status st;
@@ -107,7 +160,10 @@ static void *worker_main(void *argument)
 		else st = run_command(w, &err);
 		last = w->generation;
 		if (st == STATUS_RANK_LOST && err.code == STATUS_RANK_LOST) return NULL; /* as a dead rank: no abort, no report */
-		if (st != STATUS_OK && w->what != WORKER_STOP) group_abort(w->rank.group, w->rank.index, &err);
+		if (st != STATUS_OK && w->what != WORKER_STOP) {
+			group_abort(w->rank.group, w->rank.index, &err);
+			drain(&w->rank);
+		}
 		bool stop = w->what == WORKER_STOP;
 		w->status = st;
 		w->error = err;

@@ -14,6 +14,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "common/fill.h"
 #include "device/device.h"
 
 /* --- memory between guards */
@@ -27,23 +28,6 @@ struct guarded guarded_alloc(size_t bytes);
 void guarded_free(struct guarded *g);
 bool guarded_intact(const struct guarded *g); /* canary before the data */
 void guarded_poison(struct guarded *g);       /* all bytes 0xff: NaN in every float type */
-
-/* --- inputs */
-enum fill {
-	FILL_RANDOM,   /* uniform in (-1, 1) */
-	FILL_EXTREME,  /* any finite bit pattern */
-	FILL_ZERO,     /* +0 and -0 */
-	FILL_DENORMAL, /* subnormal and just above */
-	FILL_SPECIAL,  /* random with some inf and NaN */
-	FILL_COUNT
-};
-const char *fill_name(enum fill fill);
-/* n elements of `dtype` (whole blocks) at `out`; stream tells the tensors of a case apart. */
-void fill_with(void *out, enum dtype dtype, size_t n, enum fill fill, uint64_t seed, uint64_t stream);
-double element(const void *data, enum dtype dtype, size_t i); /* widened */
-/* The same for block types (blocks.c). */
-void blocks_fill(void *out, enum dtype dtype, size_t n, enum fill fill, uint64_t seed, uint64_t stream);
-float blocks_value(const void *data, enum dtype dtype, size_t i);
 
 /* --- variants: opened devices */
 struct variant {

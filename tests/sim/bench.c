@@ -49,7 +49,7 @@ static enum status run(int seqs, int waiting, int prompt, struct error *err)
 	TRY(world_create(&world, &w, err));
 	TRY(scheduler_create(&s, &(struct scheduler_options){.max_seqs = seqs, .max_rows = rows, .kv_blocks = w.blocks, .block_tokens = BLOCK,
 	                                                     .kv = &world.kv}, err));
-	TRY(step_plan_init(&plan, &(struct step_limits){.max_rows = rows, .max_seqs = seqs, .max_outputs = seqs, .rotary_dim = 2}, err));
+	TRY(step_plan_init(&plan, &(struct step_limits){.max_rows = rows, .max_seqs = seqs, .max_outputs = seqs}, err));
 	TRY(submit_all(s, seqs, waiting, prompt, err));
 	for (int timed = 0; timed < STEPS;) {
 		uint64_t start = clock_ns();

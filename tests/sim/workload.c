@@ -74,7 +74,7 @@ static enum status set_up(struct sim *m, struct error *err)
 	m->options = (struct scheduler_options){.max_seqs = max_seqs, .max_rows = max_seqs + draw(m, chance(m, 500) ? 4 : 80), .kv_blocks = blocks,
 	                                        .block_tokens = size, .max_queue = chance(m, 300) ? between(m, 1, 10) : 0, .kv = &m->world.kv};
 	TRY(scheduler_create(&m->scheduler, &m->options, err));
-	struct step_limits limits = {.max_rows = m->options.max_rows, .max_seqs = max_seqs, .max_outputs = max_seqs, .rotary_dim = 2};
+	struct step_limits limits = {.max_rows = m->options.max_rows, .max_seqs = max_seqs, .max_outputs = max_seqs};
 	TRY(step_plan_init(&m->plan, &limits, err));
 	m->arrive = between(m, 10, 400);
 	m->burst = chance(m, 300) ? 200 : 0;

@@ -28,7 +28,7 @@ static void open_scheduler(int seqs, int rows, int blocks, int max_queue, bool c
 	struct scheduler_options options = {.max_seqs = seqs, .max_rows = rows, .kv_blocks = blocks, .block_tokens = SIZE, .max_queue = max_queue,
 	                                    .kv = &group};
 	assert_int_equal(scheduler_create(&scheduler, &options, &err), STATUS_OK);
-	struct step_limits limits = {.max_rows = rows, .max_seqs = seqs, .max_outputs = seqs, .rotary_dim = 2};
+	struct step_limits limits = {.max_rows = rows, .max_seqs = seqs, .max_outputs = seqs};
 	assert_int_equal(step_plan_init(&plan, &limits, &err), STATUS_OK);
 	last_id = 0;
 	cached = cache;

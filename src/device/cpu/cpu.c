@@ -300,6 +300,7 @@ const struct device_ops cpu_device_ops = {
 	.free = cpu_free,
 	.report = cpu_report,
 	.one_memory = true,
+	.block_types = true,
 	.free_bytes = cpu_free_bytes,
 	.stream_create = cpu_stream_create,
 	.stream_destroy = cpu_stream_destroy,

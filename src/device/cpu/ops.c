@@ -215,6 +215,8 @@ enum status cpu_tree_sum(struct stream *stream, const struct tree_sum_args *args
 	TRY(tensor_expect(&args->out, TENSOR_REPLICATED, "tree_sum out", err));
 	TRY(cpu_expect_f32(&args->out, "tree_sum out", err));
 	TRY(check_program(args, err));
+	if (args->source_dtype != DTYPE_F32)
+		return FAIL(err, UNSUPPORTED, "tree_sum: sources of type %s; the cpu back end sums F32", dtype_name(args->source_dtype));
 	if (args->residual.data) {
 		TRY(tensor_expect(&args->residual, TENSOR_REPLICATED, "tree_sum residual", err));
 		TRY(expect_shape(&args->residual, args->out.rows, args->out.cols, "tree_sum residual", err));

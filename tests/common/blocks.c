@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "base/rng.h"
-#include "check/check.h"
+#include "common/fill.h"
 
 static uint16_t scale_bits(enum fill fill, uint64_t bits)
 {

@@ -1,0 +1,173 @@
+/* device.c: a GPU as a device: how many there are, which rank has which, opening and closing, and the table.
+ *
+ * One rank is one thread with one device. `attach` makes the device current for the calling thread, and everything else counts on that.
+ */
+#include "device/gpu/device.h"
+
+#include <stdlib.h>
+
+#include "base/clock.h"
+#include "base/mem.h"
+
+/* 0 devices and a reason, where the runtime says that there are none. */
+static int count_devices(const char **reason)
+{
+	int count = 0;
+	gpu_error code = gpu_device_count(&count);
+	*reason = "";
+	if (code == GPU_OK) return count;
+	(void)gpu_last_error();
+	*reason = gpu_error_text(code);
+	return 0;
+}
+
+static enum status no_such_device(int ordinal, struct error *err)
+{
+	const char *reason;
+	int count = count_devices(&reason);
+	if (count > 0)
+		return FAIL(err, BAD_INPUT, GPU_NAME_TEXT ": there is no device %d; %d found, numbered from 0", ordinal, count);
+	return FAIL(err, UNSUPPORTED, GPU_NAME_TEXT ": 0 devices found%s%s; see that the driver is loaded, or take --device cpu", *reason ? ": " : "",
+	            reason);
+}
+
+static void gpu_device_close(struct device *base)
+{
+	if (!base) return;
+	struct gpu_device *device = gpu_device(base);
+	(void)gpu_set_device(device->ordinal);
+	if (device->service) (void)gpu_stream_destroy(device->service);
+	gpu_memory_free_all(device); /* the contract says none is left; what the caller forgot must not outlive the device */
+	free(device);
+}
+
+static enum status gpu_device_open(struct device **out, const struct device_options *options, struct error *err)
+{
+	*out = NULL;
+	const char *reason;
+	int count = count_devices(&reason);
+	if (options->ordinal < 0 || options->ordinal >= count) return no_such_device(options->ordinal, err);
+	struct gpu_device *device = mem_zalloc(1, sizeof *device, "gpu device", err);
+	if (!device) return STATUS_NO_MEMORY;
+	device->base.vt = device_find(GPU_NAME_TEXT);
+	device->ordinal = options->ordinal;
+	enum status st;
+	TRY_GOTO(gpu_check(gpu_set_device(device->ordinal), "set device", err), fail);
+	TRY_GOTO(gpu_check(gpu_props_get(&device->props, device->ordinal), "device properties", err), fail);
+	TRY_GOTO(gpu_check(gpu_stream_create(&device->service), "stream", err), fail);
+	gpu_memory_count_runtime(device);
+	if (options->log)
+		log_write(options->log, LOG_DEBUG, GPU_NAME_TEXT " device %d: %s, %s, %d multiprocessors, %.1f GiB", device->ordinal, device->props.name,
+		          device->props.arch, device->props.multiprocessors, (double)device->props.memory_bytes / 0x1p30);
+	*out = &device->base;
+	return STATUS_OK;
+fail:
+	error_prefix(err, GPU_NAME_TEXT " device %d", options->ordinal);
+	gpu_device_close(&device->base);
+	return st;
+}
+
+/* Rank r on device ordinals[r], or on device r. Two ranks on one device would wait for each other's kernels with no promise that both can
+ * run: refused, but on the emulated device, where they are threads. */
+static enum status gpu_partition(int world_size, int threads, const int *ordinals, struct device_options *options, void **storage, struct error *err)
+{
+	(void)threads;
+	*storage = NULL;
+	const char *reason;
+	int count = count_devices(&reason);
+	for (int r = 0; r < world_size; r++) {
+		int ordinal = ordinals ? ordinals[r] : r;
+		if (!count) return no_such_device(ordinal, err);
+		if (!ordinals && ordinal >= count)
+			return FAIL(err, BAD_INPUT, GPU_NAME_TEXT ": %d ranks want %d devices, %d found; take --tp %d or less", world_size, world_size, count, count);
+		if (ordinal < 0 || ordinal >= count) return no_such_device(ordinal, err);
+		for (int other = 0; other < r && !GPU_RANKS_SHARE_DEVICE; other++)
+			if (options[other].ordinal == ordinal)
+				return FAIL(err, BAD_INPUT, GPU_NAME_TEXT ": ranks %d and %d are both on device %d; each rank wants one of its own (%d found)",
+				            other, r, ordinal, count);
+		options[r].ordinal = ordinal;
+	}
+	return STATUS_OK;
+}
+
+static void gpu_attach(struct device *device)
+{
+	(void)gpu_set_device(gpu_device(device)->ordinal); /* open has done the same with success */
+}
+
+static const char *gpu_flavour(const struct device *device)
+{
+	return ((const struct gpu_device *)device)->props.arch;
+}
+
+static int gpu_threads(const struct device *device)
+{
+	(void)device;
+	return 1;
+}
+
+/* Of a model whose weights are quantised there is none: linear_put refuses those. */
+static enum dtype gpu_activation(enum dtype model)
+{
+	return dtype_is_plain(model) ? model : DTYPE_F32;
+}
+
+/* docs/GPU.md: [layer][block][k|v][kv_head][block_tokens][D]. */
+static size_t gpu_kv_bytes(const struct kv_layout *l)
+{
+	return (size_t)l->layers * (size_t)l->blocks * 2 * (size_t)l->kv_heads * (size_t)l->block_tokens * (size_t)l->head_dim * dtype_bytes(l->dtype);
+}
+
+/* Ops that are still being written: NULL in the table until the file is there, which then takes its line away here. */
+#pragma weak gpu_linear
+#pragma weak gpu_attention
+
+#define GPU_PASTE_(name) name##_device_ops
+#define GPU_PASTE(name) GPU_PASTE_(name)
+extern const struct device_ops GPU_PASTE(GPU_NAME);
+
+const struct device_ops GPU_PASTE(GPU_NAME) = {
+	.name = GPU_NAME_TEXT,
+	.open = gpu_device_open,
+	.close = gpu_device_close,
+	.partition = gpu_partition,
+	.attach = gpu_attach,
+	.flavour = gpu_flavour,
+	.threads = gpu_threads,
+	.alloc = gpu_memory_alloc,
+	.free = gpu_memory_free,
+	.report = gpu_memory_report,
+	.free_bytes = gpu_memory_free_bytes,
+	.host_alloc = gpu_memory_host_alloc,
+	.host_free = gpu_memory_host_free,
+	.activation = gpu_activation,
+	.kv_block_tokens = 64,
+	.prefill_chunk = 8192,
+	.accumulates = true,
+	.stream_bytes = gpu_stream_object_bytes,
+	.stream_create = gpu_stream_object_create,
+	.stream_destroy = gpu_stream_object_destroy,
+	.stream_sync = gpu_stream_object_sync,
+	.event_create = gpu_event_object_create,
+	.event_destroy = gpu_event_object_destroy,
+	.event_record = gpu_event_object_record,
+	.event_wait = gpu_event_object_wait,
+	.copy = gpu_memory_copy,
+	.graph_begin = gpu_graph_object_begin,
+	.graph_end = gpu_graph_object_end,
+	.graph_launch = gpu_graph_object_launch,
+	.graph_destroy = gpu_graph_object_destroy,
+	.linear_bytes = gpu_linear_bytes,
+	.linear_granule = 1,
+	.linear_put = gpu_linear_put,
+	.linear_copy_rows = gpu_linear_copy_rows,
+	.linear_random = gpu_linear_random,
+	.vector_put = gpu_vector_put,
+	.kv_bytes = gpu_kv_bytes,
+	.ops = {
+#define X(op) .op = gpu_##op,
+		OP_LIST(X)
+		OP_FUSED_LIST(X)
+#undef X
+	},
+};

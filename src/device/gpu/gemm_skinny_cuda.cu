@@ -1,0 +1,519 @@
+/* gemm_skinny_cuda.cu: y = x W^T for 1 to 64 rows of x on tensor cores (sm_90), bound by the rate at which W is read.
+ *
+ * A block walks tiles of R rows of W. One warp (the producer) keeps a ring of shared-memory stages full: KC inputs of the R rows and of the rows of x, each row by one
+ * bulk copy; eight warps (the consumers) multiply. W is the 16-row operand of mma.m16n8k16, tokens are its 8 columns. The consumers stand WR along the rows and WK = 8/WR
+ * along K; their sums meet in shared memory, in a fixed order. A cluster of 2 or 4 blocks may share K; its sums meet in distributed shared memory, in a fixed order.
+ * The ring is filled with W before the kernel waits for its predecessor, and the next kernel is let in when the last copy has been asked for: so the memory
+ * has requests to serve while one kernel ends and another starts.
+ *
+ * Inputs are permuted inside each 32: lane q of a group of four takes eight consecutive ones, 16 bytes, of both operands; a sum does not mind, and neither operand
+ * needs ldmatrix. Row pitches are 64 bytes past a multiple of 128, so that the 16-byte reads of a warp meet no bank twice.
+ */
+#include "device/gpu/gpu.h"
+#include "device/gpu/skinny.h"
+
+#define CONSUMERS 8                    /* warps */
+#define THREADS (32 * (CONSUMERS + 1)) /* the last warp is the producer */
+#define MAX_STAGES 16
+#define BARRIER_BYTES 512
+#define RESIDENT_MAX_ROWS 4 /* rows of x that a block normalises for itself */
+
+/* ---- PTX */
+
+GPU_DEVICE uint32_t shared_address(const void *p)
+{
+	return (uint32_t)__cvta_generic_to_shared(p);
+}
+GPU_DEVICE void barrier_init(uint32_t barrier, uint32_t count)
+{
+	asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(count) : "memory");
+}
+GPU_DEVICE void barrier_expect(uint32_t barrier, uint32_t bytes)
+{
+	asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
+}
+GPU_DEVICE void barrier_arrive(uint32_t barrier)
+{
+	asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+GPU_DEVICE void barrier_wait(uint32_t barrier, uint32_t parity)
+{
+	asm volatile("{\n"
+	             ".reg .pred p;\n"
+	             "again:\n"
+	             "mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n"
+	             "@p bra done;\n"
+	             "bra again;\n"
+	             "done:\n"
+	             "}" ::"r"(barrier),
+	             "r"(parity)
+	             : "memory");
+}
+/* The same among the blocks of a cluster: what a block wrote before it arrives is seen by who waits. */
+GPU_DEVICE void barrier_arrive_cluster(uint32_t barrier, uint32_t rank)
+{
+	asm volatile("{\n"
+	             ".reg .b32 remote;\n"
+	             "mapa.shared::cluster.u32 remote, %0, %1;\n"
+	             "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [remote];\n"
+	             "}" ::"r"(barrier),
+	             "r"(rank)
+	             : "memory");
+}
+GPU_DEVICE void barrier_wait_cluster(uint32_t barrier, uint32_t parity)
+{
+	asm volatile("{\n"
+	             ".reg .pred p;\n"
+	             "again:\n"
+	             "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%0], %1;\n"
+	             "@p bra done;\n"
+	             "bra again;\n"
+	             "done:\n"
+	             "}" ::"r"(barrier),
+	             "r"(parity)
+	             : "memory");
+}
+GPU_DEVICE float load_cluster(uint32_t address, uint32_t rank)
+{
+	float v;
+	asm volatile("{\n"
+	             ".reg .b32 remote;\n"
+	             "mapa.shared::cluster.u32 remote, %1, %2;\n"
+	             "ld.shared::cluster.f32 %0, [remote];\n"
+	             "}"
+	             : "=f"(v)
+	             : "r"(address), "r"(rank)
+	             : "memory");
+	return v;
+}
+GPU_DEVICE void copy_bulk(uint32_t to, const void *from, uint32_t bytes, uint32_t barrier)
+{
+	asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to), "l"(from), "r"(bytes), "r"(barrier)
+	             : "memory");
+}
+/* For what is read once. */
+GPU_DEVICE void copy_bulk_stream(uint32_t to, const void *from, uint32_t bytes, uint32_t barrier, uint64_t policy)
+{
+	asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::"r"(to), "l"(from),
+	             "r"(bytes), "r"(barrier), "l"(policy)
+	             : "memory");
+}
+GPU_DEVICE void consumer_sync(void)
+{
+	asm volatile("bar.sync 1, 256;" ::: "memory");
+}
+GPU_DEVICE uint4 load_shared16(uint32_t address)
+{
+	uint4 v;
+	asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(address));
+	return v;
+}
+template <typename T> GPU_TEMPLATE void mma(float c[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1);
+template <> GPU_TEMPLATE void mma<bf16>(float c[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1)
+{
+	asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+	             : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+	             : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+template <> GPU_TEMPLATE void mma<f16>(float c[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1)
+{
+	asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+	             : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+	             : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+
+/* ---- the plan of a launch */
+
+struct skinny_plan {
+	skinny_problem problem;
+	int tiles, stages, splits;
+	int chunks;      /* of K, KC each, the last one perhaps shorter */
+	int w_pitch, x_pitch, stage_bytes;
+	int sums_at, resident_at, resident_pitch; /* in dynamic shared memory, bytes */
+};
+
+/* Row r < R of tile t as a row of W. SWIGLU: half gate, half up. ROPE: half the lower, half the upper half of a head's dimensions. */
+template <int R> GPU_TEMPLATE int tile_row(const skinny_problem &p, int tile, int r)
+{
+	const int half = R / 2, upper = r >= half;
+	if (p.ending == SKINNY_STORE) return tile * R + r;
+	if (p.ending == SKINNY_SWIGLU) return tile * half + (upper ? p.gemm.n / 2 - half : 0) + r;
+	const int per_head = p.rope.head_dim / R, head = tile / per_head;
+	return head * p.rope.head_dim + tile % per_head * half + (upper ? p.rope.head_dim / 2 - half : 0) + r;
+}
+
+/* ---- producer */
+
+/* Rows of W that exist in the tile: those past the end are not copied, and their sums not stored. */
+template <int R> GPU_TEMPLATE int tile_valid(const skinny_problem &p, int tile)
+{
+	if (p.ending != SKINNY_STORE) return R; /* whole by the launcher's check */
+	const int left = p.gemm.n - tile * R;
+	return left < R ? left : R;
+}
+
+struct producer_state {
+	uint32_t ring, full, empty;
+	uint64_t policy;
+	int first, count; /* chunks of this block's share of K */
+};
+
+template <int R, int KC> GPU_TEMPLATE void produce_w(const skinny_plan &plan, const producer_state &s, int item, int stage)
+{
+	const gemm_problem &p = plan.problem.gemm;
+	const int tile = item / s.count * (int)(gridDim.x / plan.splits) + (int)blockIdx.x / plan.splits, chunk = s.first + item % s.count;
+	const int lane = (int)threadIdx.x % 32, valid = tile_valid<R>(plan.problem, tile);
+	const int inputs = p.k - chunk * KC < KC ? p.k - chunk * KC : KC;
+	const uint32_t barrier = s.full + 8 * stage, to = s.ring + stage * plan.stage_bytes;
+	if (lane == 0) barrier_expect(barrier, (uint32_t)((valid + (plan.problem.norm.x ? 0 : p.m)) * inputs * 2));
+	__syncwarp();
+	for (int r = lane; r < valid; r += 32)
+		copy_bulk_stream(to + r * plan.w_pitch, (const char *)p.w + (tile_row<R>(plan.problem, tile, r) * p.w_stride + chunk * KC) * 2, inputs * 2, barrier,
+		                 s.policy);
+}
+
+template <int R, int KC> GPU_TEMPLATE void produce_x(const skinny_plan &plan, const producer_state &s, int item, int stage)
+{
+	if (plan.problem.norm.x) return;
+	const gemm_problem &p = plan.problem.gemm;
+	const int chunk = s.first + item % s.count, inputs = p.k - chunk * KC < KC ? p.k - chunk * KC : KC;
+	const uint32_t to = s.ring + stage * plan.stage_bytes + R * plan.w_pitch;
+	for (int m = (int)threadIdx.x % 32; m < p.m; m += 32)
+		copy_bulk(to + m * plan.x_pitch, (const char *)p.x + (m * p.x_stride + chunk * KC) * 2, inputs * 2, s.full + 8 * stage);
+}
+
+template <int R, int KC> GPU_TEMPLATE void produce(const skinny_plan &plan, const producer_state &s, int items)
+{
+	const int ahead = items < plan.stages ? items : plan.stages;
+	for (int i = 0; i < ahead; i++) produce_w<R, KC>(plan, s, i, i);
+	if (items <= plan.stages) gpu_start_next();
+	gpu_wait_previous();
+	for (int i = 0; i < ahead; i++) produce_x<R, KC>(plan, s, i, i);
+	int stage = 0;
+	uint32_t parity = 0;
+	for (int i = ahead; i < items; i++) {
+		barrier_wait(s.empty + 8 * stage, parity);
+		produce_w<R, KC>(plan, s, i, stage);
+		produce_x<R, KC>(plan, s, i, stage);
+		if (++stage == plan.stages) stage = 0, parity ^= 1;
+	}
+	if (items > plan.stages) gpu_start_next();
+}
+
+/* ---- consumers */
+
+/* rms_norm of each row to resident[m][k]: thread t has elements 4 t + 1024 i. `scratch`: float [8]. */
+template <typename T> GPU_TEMPLATE void normalise(const skinny_plan &plan, T *resident, float *scratch)
+{
+	const skinny_norm &norm = plan.problem.norm;
+	const int k = plan.problem.gemm.k;
+	for (int m = 0; m < plan.problem.gemm.m; m++) {
+		const float *x = norm.x + m * norm.stride;
+		float sum = 0;
+		for (int i = (int)threadIdx.x * 4; i < k; i += CONSUMERS * 128) {
+			const float4 v = *(const float4 *)(x + i);
+			sum += v.x * v.x + v.y * v.y + v.z * v.z + v.w * v.w;
+		}
+		sum = gpu_warp_sum(sum);
+		consumer_sync(); /* the last row's scratch has been read */
+		if (threadIdx.x % 32 == 0) scratch[threadIdx.x / 32] = sum;
+		consumer_sync();
+		float total = 0;
+		for (int w = 0; w < CONSUMERS; w++) total += scratch[w];
+		const float scale = 1.0f / sqrtf(total / (float)k + norm.eps);
+		T *out = (T *)((char *)resident + m * plan.resident_pitch);
+		for (int i = (int)threadIdx.x * 4; i < k; i += CONSUMERS * 128) {
+			const float4 v = *(const float4 *)(x + i), w = *(const float4 *)(norm.weight + i);
+			out[i] = gpu_narrow<T>(v.x * scale * w.x), out[i + 1] = gpu_narrow<T>(v.y * scale * w.y);
+			out[i + 2] = gpu_narrow<T>(v.z * scale * w.z), out[i + 3] = gpu_narrow<T>(v.w * scale * w.w);
+		}
+	}
+	consumer_sync();
+}
+
+/* One stage: this warp's row groups and its part of the inputs. w, x: this lane's first pieces. steps: 32 inputs each. */
+template <typename T, int MT, int GROUPS, int WK, int STEPS>
+GPU_TEMPLATE void multiply(float acc[GROUPS][MT][4], uint32_t w, int w_pitch, uint32_t x, int x_pitch, int k_warp, int steps)
+{
+	GPU_UNROLL for (int i = 0; i < STEPS / WK; i++) {
+		const int step = i * WK + k_warp;
+		if (step >= steps) break;
+		uint4 b[MT];
+		GPU_UNROLL for (int t = 0; t < MT; t++) b[t] = load_shared16(x + t * 8 * x_pitch + step * 64);
+		GPU_UNROLL for (int g = 0; g < GROUPS; g++) {
+			const uint4 lo = load_shared16(w + g * 16 * w_pitch + step * 64), hi = load_shared16(w + (g * 16 + 8) * w_pitch + step * 64);
+			GPU_UNROLL for (int t = 0; t < MT; t++) {
+				mma<T>(acc[g][t], lo.x, hi.x, lo.y, hi.y, b[t].x, b[t].y);
+				mma<T>(acc[g][t], lo.z, hi.z, lo.w, hi.w, b[t].z, b[t].w);
+			}
+		}
+	}
+}
+
+/* Sums of the warps along K: sums[k_warp][token][row], rows padded by 4 so that neither side meets a bank twice. */
+template <int MT, int GROUPS, int R> GPU_TEMPLATE void put_sums(float *sums, const float acc[GROUPS][MT][4], int row_warp, int k_warp)
+{
+	const int lane = (int)threadIdx.x % 32, g = lane / 4, q = lane % 4, pitch = R + 4;
+	float *out = sums + k_warp * MT * 8 * pitch + row_warp * GROUPS * 16;
+	GPU_UNROLL for (int i = 0; i < GROUPS; i++)
+		GPU_UNROLL for (int t = 0; t < MT; t++)
+			GPU_UNROLL for (int j = 0; j < 4; j++) out[(t * 8 + 2 * q + j % 2) * pitch + i * 16 + g + j / 2 * 8] = acc[i][t][j];
+}
+
+template <int MT, int R, int WK> GPU_TEMPLATE float get_sum(const float *sums, int token, int row)
+{
+	float v = 0;
+	GPU_UNROLL for (int w = 0; w < WK; w++) v += sums[(w * MT * 8 + token) * (R + 4) + row];
+	return v;
+}
+
+template <typename T> GPU_TEMPLATE void end_store(const gemm_problem &p, int m, int n, float v)
+{
+	const int64_t at = m * p.y_stride + n;
+	if (p.y_type != DTYPE_F32) ((T *)p.y)[at] = gpu_narrow<T>(v);
+	else ((float *)p.y)[at] = p.accumulate ? ((float *)p.y)[at] + v : v;
+}
+
+/* The pair (lo, hi) of dimensions (i, i + head_dim/2) of one head: rotated if it is q or k, stored where it belongs. `row`: that of lo in W. */
+template <typename T> GPU_TEMPLATE void end_rope(const skinny_problem &p, int m, int row, float lo, float hi)
+{
+	const skinny_rope &r = p.rope;
+	const int half = r.head_dim / 2, head = row / r.head_dim, i = row % r.head_dim, kv = head - r.q_heads;
+	T *out = (T *)p.gemm.y + m * p.gemm.y_stride + row;
+	if (kv >= 0) {
+		const int slot = r.kv_slot[m], is_v = kv >= r.kv_heads;
+		const int64_t at = ((int64_t)(slot / r.block_tokens) * 2 + is_v) * r.kv_heads + (is_v ? kv - r.kv_heads : kv);
+		out = (T *)r.cache + (at * r.block_tokens + slot % r.block_tokens) * r.head_dim + i;
+	}
+	float a = lo, b = hi;
+	if (kv < r.kv_heads) {
+		const float c = r.cos_sin[m * r.head_dim + i], s = r.cos_sin[m * r.head_dim + half + i];
+		a = gpu_fma(lo, c, -(hi * s)), b = gpu_fma(hi, c, lo * s);
+	}
+	out[0] = gpu_narrow<T>(a);
+	out[half] = gpu_narrow<T>(b);
+}
+
+struct cluster_state {
+	uint32_t ready, read; /* barriers: sums are there; sums have been read */
+	uint32_t parity;
+	int rank;
+};
+
+/* sums of the whole cluster for (token, row): rank order. */
+template <int MT, int R, int WK> GPU_TEMPLATE float total(const skinny_plan &plan, const float *sums, int token, int row)
+{
+	if (plan.splits == 1) return get_sum<MT, R, WK>(sums, token, row);
+	float v = 0;
+	for (int s = 0; s < plan.splits; s++) v += load_cluster(shared_address(sums + token * (R + 4) + row), (uint32_t)s);
+	return v;
+}
+
+/* A block's own sums to sums[0], then everybody's are there. */
+template <int MT, int R, int WK> GPU_TEMPLATE void meet(const skinny_plan &plan, float *sums, cluster_state *cluster)
+{
+	for (int i = (int)threadIdx.x; i < plan.problem.gemm.m * R; i += CONSUMERS * 32) {
+		const int token = i / R, row = i % R;
+		sums[token * (R + 4) + row] = get_sum<MT, R, WK>(sums, token, row);
+	}
+	consumer_sync();
+	if (threadIdx.x < (unsigned)plan.splits) barrier_arrive_cluster(cluster->ready, threadIdx.x);
+	barrier_wait_cluster(cluster->ready, cluster->parity);
+}
+
+template <typename T, int MT, int R, int WK> GPU_TEMPLATE void finish_tile(const skinny_plan &plan, const float *sums, int tile, int rank)
+{
+	const skinny_problem &p = plan.problem;
+	const float *bias = p.gemm.bias;
+	const int width = p.ending == SKINNY_STORE ? R : R / 2, items = width * p.gemm.m;
+	for (int i = (int)threadIdx.x + rank * CONSUMERS * 32; i < items; i += plan.splits * CONSUMERS * 32) {
+		const int token = i / width, r = i % width, row = tile_row<R>(p, tile, r);
+		if (row >= p.gemm.n) continue;
+		float a = total<MT, R, WK>(plan, sums, token, r);
+		if (bias) a += bias[row];
+		if (p.ending == SKINNY_STORE) {
+			end_store<T>(p.gemm, token, row, a);
+			continue;
+		}
+		float b = total<MT, R, WK>(plan, sums, token, r + R / 2);
+		if (bias) b += bias[tile_row<R>(p, tile, r + R / 2)];
+		if (p.ending == SKINNY_SWIGLU) end_store<T>(p.gemm, token, row, a / (1.0f + expf(-a)) * b);
+		else end_rope<T>(p, token, row, a, b);
+	}
+}
+
+template <typename T, int MT, int R, int WR, int KC>
+GPU_TEMPLATE void consume(const skinny_plan &plan, unsigned char *shared, const producer_state &s, cluster_state cluster)
+{
+	constexpr int WK = CONSUMERS / WR, GROUPS = R / 16 / WR;
+	const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32, row_warp = warp / WK, k_warp = warp % WK;
+	const int w_at = (row_warp * GROUPS * 16 + lane / 4) * plan.w_pitch + lane % 4 * 16;
+	const bool resident = plan.problem.norm.x != NULL;
+	const int x_pitch = resident ? plan.resident_pitch : plan.x_pitch;
+	const int token = MT > 1 || lane / 4 < plan.problem.gemm.m ? lane / 4 : 0; /* columns past the last token are not stored */
+	float *sums = (float *)(shared + plan.sums_at);
+	int stage = 0;
+	uint32_t parity = 0;
+	gpu_wait_previous();
+	if (resident) normalise<T>(plan, (T *)(shared + plan.resident_at), sums);
+	for (int tile = (int)blockIdx.x / plan.splits; tile < plan.tiles; tile += (int)gridDim.x / plan.splits) {
+		float acc[GROUPS][MT][4] = {};
+		for (int c = 0; c < s.count; c++) {
+			const int k0 = (s.first + c) * KC, steps = (plan.problem.gemm.k - k0) / 32;
+			const uint32_t at = s.ring + stage * plan.stage_bytes;
+			uint32_t x = resident ? shared_address(shared + plan.resident_at) + k0 * 2 : at + R * plan.w_pitch;
+			x += token * x_pitch + lane % 4 * 16;
+			barrier_wait(s.full + 8 * stage, parity);
+			multiply<T, MT, GROUPS, WK, KC / 32>(acc, at + w_at, plan.w_pitch, x, x_pitch, k_warp, steps);
+			__syncwarp();
+			if (lane == 0) barrier_arrive(s.empty + 8 * stage);
+			if (++stage == plan.stages) stage = 0, parity ^= 1;
+		}
+		put_sums<MT, GROUPS, R>(sums, acc, row_warp, k_warp);
+		consumer_sync();
+		if (plan.splits > 1) meet<MT, R, WK>(plan, sums, &cluster);
+		finish_tile<T, MT, R, WK>(plan, sums, tile, cluster.rank);
+		consumer_sync(); /* sums may be overwritten */
+		if (plan.splits > 1) {
+			if (threadIdx.x < (unsigned)plan.splits) barrier_arrive_cluster(cluster.read, threadIdx.x);
+			barrier_wait_cluster(cluster.read, cluster.parity);
+			cluster.parity ^= 1;
+		}
+	}
+}
+
+/* Cluster c: tiles c, c + clusters, ... of R rows of W; its block of rank s: the s-th part of K. Threads: 8 consumer warps, WR x WK, and the producer.
+ * W and x: 16-bit, rows aligned to 16 bytes, k a multiple of 32; m <= 8 MT. Dynamic shared memory as in skinny_plan. Bound: reading W. */
+template <typename T, int MT, int R, int WR, int KC> __global__ void __launch_bounds__(THREADS, 1) skinny_kernel(const __grid_constant__ skinny_plan plan)
+{
+	extern __shared__ __align__(128) unsigned char skinny_shared[];
+	const int rank = (int)blockIdx.x % plan.splits, tile0 = (int)blockIdx.x / plan.splits, clusters = (int)gridDim.x / plan.splits;
+	const uint32_t barriers = shared_address(skinny_shared);
+	producer_state s;
+	s.full = barriers, s.empty = barriers + 8 * MAX_STAGES, s.ring = barriers + BARRIER_BYTES;
+	s.first = rank * plan.chunks / plan.splits;
+	s.count = (rank + 1) * plan.chunks / plan.splits - s.first;
+	cluster_state cluster = {barriers + 16 * MAX_STAGES, barriers + 16 * MAX_STAGES + 8, 0, rank};
+	if (threadIdx.x == 0) {
+		for (int i = 0; i < plan.stages; i++) barrier_init(s.full + 8 * i, 1), barrier_init(s.empty + 8 * i, CONSUMERS);
+		barrier_init(cluster.ready, (uint32_t)plan.splits), barrier_init(cluster.read, (uint32_t)plan.splits);
+		asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+	}
+	__syncthreads();
+	if (plan.splits > 1) asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+	if (threadIdx.x / 32 == CONSUMERS) {
+		asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(s.policy));
+		const int tiles = tile0 < plan.tiles ? (plan.tiles - tile0 + clusters - 1) / clusters : 0;
+		produce<R, KC>(plan, s, tiles * s.count);
+		__syncwarp();
+		if (plan.splits > 1) asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+	} else {
+		if (plan.splits > 1) asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+		consume<T, MT, R, WR, KC>(plan, skinny_shared, s, cluster);
+	}
+}
+
+/* ---- launch */
+
+static int skinny_rows_of(int m)
+{
+	return m <= 8 ? 8 : m <= 16 ? 16 : m <= 32 ? 32 : 64;
+}
+
+bool skinny_can(const struct gpu_context *context, const struct skinny_problem *problem)
+{
+	const struct gemm_problem *p = &problem->gemm;
+	const bool x_fits = problem->norm.x ? p->m <= RESIDENT_MAX_ROWS && p->k <= 8192 && (uintptr_t)problem->norm.x % 16 == 0 && problem->norm.stride % 4 == 0 &&
+	                                              (uintptr_t)problem->norm.weight % 16 == 0
+	                                    : (uintptr_t)p->x % 16 == 0 && p->x_stride % 8 == 0;
+	if (p->type == DTYPE_F32 || p->m < 1 || p->m > SKINNY_MAX_ROWS || p->k % 64 || p->k < 64 || (uintptr_t)p->w % 16 || p->w_stride % 8 || !x_fits) return false;
+	if (problem->ending == SKINNY_SWIGLU && p->n % 32) return false;
+	if (problem->ending == SKINNY_ROPE && problem->rope.head_dim % 32) return false;
+	return strcmp(context->props.arch, "sm_90") == 0;
+}
+
+struct skinny_shape skinny_default(const struct gpu_context *context, const struct skinny_problem *problem)
+{
+	(void)context;
+	struct skinny_shape shape = {32, 1, 0, 0};
+	const int m = problem->gemm.m;
+	if (m > 8) shape.rows = 64;
+	if (m > 32) shape.rows = 128;
+	return shape;
+}
+
+template <typename T, int MT, int R, int WR, int KC>
+static gpu_error skinny_run(const struct gpu_context *context, const skinny_problem *problem, const skinny_shape *shape, const char **refused)
+{
+	constexpr int WK = CONSUMERS / WR;
+	const gemm_problem &p = problem->gemm;
+	const int halves = problem->ending == SKINNY_STORE ? 1 : 2;
+	*refused = NULL;
+	if (problem->ending == SKINNY_SWIGLU && p.n / 2 % (R / 2)) *refused = "half the rows of W are not whole half tiles";
+	if (problem->ending == SKINNY_ROPE && problem->rope.head_dim % R) *refused = "a head is not whole tiles";
+	skinny_plan plan;
+	plan.problem = *problem;
+	plan.tiles = halves == 1 ? (p.n + R - 1) / R : p.n / R;
+	plan.splits = shape->splits;
+	plan.chunks = (p.k + KC - 1) / KC;
+	if (plan.chunks < plan.splits) *refused = "K has fewer chunks than the cluster has blocks";
+	plan.w_pitch = plan.x_pitch = KC * 2 + 64;
+	const int x_rows = MT == 1 ? p.m : MT * 8; /* that lanes may read */
+	plan.stage_bytes = R * plan.w_pitch + (problem->norm.x ? 0 : x_rows * plan.x_pitch);
+	plan.resident_pitch = p.k * 2 / 128 * 128 + 64 + (p.k * 2 % 128 > 64 ? 128 : 0);
+	const int sums = WK * MT * 8 * (R + 4) * 4, resident = problem->norm.x ? x_rows * plan.resident_pitch : 0;
+	const int budget = (int)context->props.max_shared - BARRIER_BYTES - sums - resident, beside = (int)context->props.max_shared / 2 - 1024 - BARRIER_BYTES - sums - resident;
+	plan.stages = shape->stages ? shape->stages : beside / plan.stage_bytes >= 3 ? beside / plan.stage_bytes : budget / plan.stage_bytes;
+	if (plan.stages > MAX_STAGES) plan.stages = MAX_STAGES;
+	if (plan.stages < 2 || plan.stages * plan.stage_bytes > budget) *refused = "the ring does not fit into shared memory";
+	if (*refused) return GPU_OK;
+	plan.sums_at = BARRIER_BYTES + plan.stages * plan.stage_bytes;
+	plan.resident_at = plan.sums_at + sums;
+	const int most = shape->blocks ? shape->blocks : context->props.multiprocessors / plan.splits;
+	const int clusters = plan.tiles < most ? plan.tiles : most;
+
+	cudaLaunchAttribute attributes[2] = {};
+	attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+	attributes[0].val.programmaticStreamSerializationAllowed = 1;
+	attributes[1].id = cudaLaunchAttributeClusterDimension;
+	attributes[1].val.clusterDim.x = (unsigned)plan.splits;
+	attributes[1].val.clusterDim.y = attributes[1].val.clusterDim.z = 1;
+	cudaLaunchConfig_t config = {};
+	config.gridDim = dim3((unsigned)(clusters * plan.splits));
+	config.blockDim = dim3(THREADS);
+	config.dynamicSmemBytes = (size_t)(plan.resident_at + resident);
+	config.stream = context->stream;
+	config.attrs = attributes;
+	config.numAttrs = plan.splits > 1 ? 2 : 1;
+	gpu_error code = gpu_allow_shared((skinny_kernel<T, MT, R, WR, KC>), context->props.max_shared);
+	return code != GPU_OK ? code : cudaLaunchKernelEx(&config, skinny_kernel<T, MT, R, WR, KC>, plan);
+}
+
+template <typename T> static gpu_error skinny_typed(const struct gpu_context *context, const skinny_problem *problem, const skinny_shape *shape, const char **refused)
+{
+	const int m = skinny_rows_of(problem->gemm.m), rows = shape->rows;
+	if (m == 8 && rows == 16) return skinny_run<T, 1, 16, 1, 256>(context, problem, shape, refused);
+	if (m == 8 && rows == 32) return skinny_run<T, 1, 32, 1, 256>(context, problem, shape, refused);
+	if (m == 8 && rows == 64) return skinny_run<T, 1, 64, 2, 128>(context, problem, shape, refused);
+	if (m == 16 && rows == 32) return skinny_run<T, 2, 32, 1, 256>(context, problem, shape, refused);
+	if (m == 16 && rows == 64) return skinny_run<T, 2, 64, 2, 128>(context, problem, shape, refused);
+	if (m == 32 && rows == 64) return skinny_run<T, 4, 64, 2, 128>(context, problem, shape, refused);
+	if (m == 32 && rows == 128) return skinny_run<T, 4, 128, 4, 128>(context, problem, shape, refused);
+	if (m == 64 && rows == 64) return skinny_run<T, 8, 64, 2, 128>(context, problem, shape, refused);
+	if (m == 64 && rows == 128) return skinny_run<T, 8, 128, 4, 64>(context, problem, shape, refused);
+	*refused = "there is no kernel with tiles of so many rows";
+	return GPU_OK;
+}
+
+enum status skinny_launch(const struct gpu_context *context, const struct skinny_problem *problem, const struct skinny_shape *shape, struct error *err)
+{
+	const struct gemm_problem *p = &problem->gemm;
+	if (!skinny_can(context, problem))
+		return FAIL(err, UNSUPPORTED, "skinny gemm: [%d,%d] x [%d,%d]^T of %s; 1 to %d rows of 16-bit elements aligned to 16 bytes are wanted", p->m, p->k, p->n, p->k,
+		            dtype_name(p->type), SKINNY_MAX_ROWS);
+	const char *refused = NULL;
+	gpu_error code = p->type == DTYPE_F16 ? skinny_typed<f16>(context, problem, shape, &refused) : skinny_typed<bf16>(context, problem, shape, &refused);
+	if (refused)
+		return FAIL(err, UNSUPPORTED, "skinny gemm: [%d,%d] x [%d,%d]^T, tiles of %d rows, %d splits: %s", p->m, p->k, p->n, p->k, shape->rows, shape->splits, refused);
+	return gpu_check(code, "launch of gemm_skinny", err);
+}

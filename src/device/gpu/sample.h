@@ -1,0 +1,139 @@
+/* sample.h: what the kernels of sample.cu and sample_resolve.cu share: their memory, the numbers, a histogram in shared memory. */
+#ifndef TANDEM_DEVICE_GPU_SAMPLE_H
+#define TANDEM_DEVICE_GPU_SAMPLE_H
+
+#include <math.h>
+
+#include "device/gpu/gpu.h"
+
+struct sample_partial {
+	float top, lowest; /* lowest: above -inf */
+	int32_t best;
+	int32_t bad; /* a NaN was seen */
+};
+
+/* The scratch memory, R rows each. */
+struct sample_memory {
+	unsigned long long *mass;       /* [R][SAMPLE_BINS] */
+	unsigned long long *log_sum;    /* [R] mass at temperature 1 */
+	struct sample_partial *partial; /* [R][SAMPLE_MAX_SPLITS] */
+	uint32_t *count;                /* [R][SAMPLE_BINS] */
+};
+
+/* What all blocks of a row know after the scan. */
+struct sample_facts {
+	float top;
+	int32_t best; /* -1: nothing can be chosen */
+	double inverse;     /* 1 / T */
+	uint32_t floor_key; /* smallest key of a token that takes part */
+	float scale;        /* cells per unit of logit */
+};
+
+#define SAMPLE_SHARED_BYTES (3 * SAMPLE_BINS * sizeof(uint32_t)) /* a histogram, or a list of SAMPLE_BINS tokens */
+
+/* ---- numbers */
+
+/* Unsigned order of keys = order of floats; both zeros have one key. */
+GPU_DEVICE uint32_t key_of(float v)
+{
+	union {
+		float f;
+		uint32_t u;
+	} x;
+	x.f = v + 0.0f;
+	return x.u & 0x80000000u ? ~x.u : x.u | 0x80000000u;
+}
+GPU_DEVICE float key_value(uint32_t key)
+{
+	return gpu_bits_to_f32(key & 0x80000000u ? key & 0x7fffffffu : ~key);
+}
+
+GPU_DEVICE uint64_t weight_of(float logit, float top, double inverse)
+{
+	const double x = ((double)logit - (double)top) * inverse;
+	if (x < -31.2) return 0;
+	return (uint64_t)(exp(x) * 0x1p44 + 0.5);
+}
+
+/* Which cell of the histogram, 0 for the best; never falls as the logit falls, and that is all that the search needs. */
+GPU_DEVICE uint32_t cell_of(float logit, const struct sample_facts *f)
+{
+	return (uint32_t)fminf((f->top - logit) * f->scale, (float)(SAMPLE_BINS - 1));
+}
+
+/* 64-bit sum in two words of shared memory: devices without a 64-bit atomic there would loop. */
+GPU_DEVICE void add_mass(uint32_t *low, uint32_t *high, uint64_t mass)
+{
+	const uint32_t part = (uint32_t)mass;
+	uint32_t up = (uint32_t)(mass >> 32);
+	if (part) {
+		const uint32_t before = gpu_atomic_add(low, part);
+		up += before + part < before;
+	}
+	if (up) gpu_atomic_add(high, up);
+}
+
+/* Elements i, i + blockDim, … of x[0, n); -inf behind the end, which takes part in nothing. */
+template <int N> GPU_TEMPLATE void load_logits(float (&v)[N], const float *x, int i, int n)
+{
+	GPU_UNROLL for (int j = 0; j < N; j++) {
+		const int at = i + j * (int)blockDim.x;
+		v[j] = at < n ? x[at] : -INFINITY;
+	}
+}
+
+GPU_DEVICE bool ranks_before(float a, int32_t a_id, float b, int32_t b_id)
+{
+	return a > b || (a == b && a_id < b_id);
+}
+
+GPU_DEVICE struct sample_facts read_facts(const struct sample_partial *partial, int splits, const struct sample_row *p)
+{
+	struct sample_facts f = {-INFINITY, INT32_MAX, 0, 0, 0};
+	float lowest = INFINITY;
+	bool bad = false;
+	for (int s = 0; s < splits; s++) {
+		const struct sample_partial q = partial[s];
+		if (ranks_before(q.top, q.best, f.top, f.best)) f.top = q.top, f.best = q.best;
+		lowest = fminf(lowest, q.lowest);
+		bad = bad || q.bad;
+	}
+	if (bad || isinf(f.top)) f.best = -1;
+	if (f.best < 0 || p->mode != SAMPLE_DRAW) return f;
+	const double floor = (double)f.top - 70.0 * p->temperature;
+	const float rounded = (float)floor;
+	f.floor_key = key_of(rounded) + ((double)rounded < floor);
+	f.inverse = 1.0 / p->temperature;
+	const float range = fminf((float)(70.0 * p->temperature), f.top - lowest);
+	f.scale = range > 1e-30f ? (float)SAMPLE_BINS / range : 0;
+	return f;
+}
+
+/* ---- histogram in shared memory: three arrays of SAMPLE_BINS words */
+
+struct shared_histogram {
+	uint32_t *count, *low, *high;
+};
+GPU_DEVICE struct shared_histogram histogram_at(unsigned char *memory)
+{
+	struct shared_histogram h;
+	h.count = (uint32_t *)memory;
+	h.low = h.count + SAMPLE_BINS;
+	h.high = h.low + SAMPLE_BINS;
+	return h;
+}
+GPU_DEVICE void histogram_clear(struct shared_histogram h)
+{
+	for (int i = (int)threadIdx.x; i < SAMPLE_BINS; i += (int)blockDim.x) h.count[i] = h.low[i] = h.high[i] = 0;
+	gpu_sync();
+}
+GPU_DEVICE void histogram_add(struct shared_histogram h, uint32_t cell, uint64_t mass)
+{
+	gpu_atomic_add(&h.count[cell], 1u);
+	add_mass(&h.low[cell], &h.high[cell], mass);
+}
+
+/* The last kernel, one block per row (sample_resolve.cu). */
+enum status gpu_sample_resolve(const struct gpu_context *ctx, const struct sample_args *args, int splits, struct sample_memory m, struct error *err);
+
+#endif

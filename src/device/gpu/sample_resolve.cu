@@ -1,0 +1,382 @@
+/* sample_resolve.cu: the last of the kernels of sample.cu: from a row's histogram to its token. */
+#include "device/gpu/sample.h"
+
+#define RESOLVE_THREADS 512
+#define CELLS (SAMPLE_BINS / RESOLVE_THREADS) /* of the histogram, or entries of the list, per thread */
+#define UNROLL 16                             /* loads of a thread in flight: one block reads the whole row */
+
+/* Where does the distribution reach `count` tokens, or if that is 0, `mass`; or, if that is 0 too, what comes before `cell`. */
+struct question {
+	uint32_t count;
+	uint64_t mass;
+	uint32_t cell;
+};
+
+/* The cell that answers a question, and what lies before it. */
+struct found {
+	uint32_t index, count; /* tokens in it */
+	uint32_t before;
+	uint64_t mass_before;
+};
+
+/* What the threads of the block share. list and histogram lie in the same memory. */
+struct resolve_shared {
+	uint64_t mass[32];
+	uint32_t count[32];
+	struct sample_facts facts;
+	struct found found;
+	uint32_t low_key, high_key;
+	uint32_t listed, ties;
+	int32_t token;
+};
+
+struct resolve_block {
+	const float *x; /* [vocab] */
+	int vocab;
+	struct resolve_shared *shared;
+	unsigned char *memory;
+	const uint32_t *count; /* the row's histogram, read again for each question: registers are short */
+	const unsigned long long *mass;
+};
+
+struct answer {
+	uint32_t key;  /* of the token that was found */
+	uint64_t mass; /* of all with this key or a larger one */
+	int32_t token;
+};
+
+/* Sums over the threads before this one; totals of the block in *count_total, *mass_total. */
+GPU_DEVICE void block_prefix(struct resolve_shared *s, uint32_t *count, uint64_t *mass, uint32_t *count_total, uint64_t *mass_total)
+{
+	const int lane = (int)threadIdx.x % GPU_WARP, wave = (int)threadIdx.x / GPU_WARP;
+	uint32_t c = *count;
+	unsigned long long m = *mass;
+	for (int step = 1; step < GPU_WARP; step *= 2) {
+		const int from = lane >= step ? lane - step : lane;
+		const uint32_t c_other = gpu_shfl(c, from);
+		const unsigned long long m_other = gpu_shfl(m, from);
+		if (lane >= step) c += c_other, m += m_other;
+	}
+	gpu_sync();
+	if (lane == GPU_WARP - 1) s->count[wave] = c, s->mass[wave] = m;
+	gpu_sync();
+	uint32_t c_before = 0, c_all = 0;
+	uint64_t m_before = 0, m_all = 0;
+	for (int w = 0; w < RESOLVE_THREADS / GPU_WARP; w++) {
+		if (w == wave) c_before = c_all, m_before = m_all;
+		c_all += s->count[w];
+		m_all += s->mass[w];
+	}
+	*count = c_before + c - *count;
+	*mass = m_before + m - *mass;
+	*count_total = c_all;
+	*mass_total = m_all;
+}
+
+GPU_DEVICE bool reached(struct question q, uint32_t count, uint64_t mass)
+{
+	return q.count ? count >= q.count : mass >= q.mass;
+}
+
+/* Leaves the cell that answers q in shared->found. Each thread has CELLS consecutive cells. */
+GPU_DEVICE void find_cell(struct resolve_shared *s, const uint32_t count[CELLS], const uint64_t mass[CELLS], struct question q)
+{
+	uint32_t c = 0, c_total;
+	uint64_t m = 0, m_total;
+	GPU_UNROLL for (int j = 0; j < CELLS; j++) c += count[j], m += mass[j];
+	block_prefix(s, &c, &m, &c_total, &m_total);
+	const bool by_cell = !q.count && !q.mass;
+	GPU_UNROLL for (int j = 0; j < CELLS; j++) {
+		const uint32_t index = threadIdx.x * CELLS + (uint32_t)j;
+		if (by_cell ? index == q.cell : !reached(q, c, m) && reached(q, c + count[j], m + mass[j])) {
+			struct found f = {index, count[j], c, m};
+			s->found = f;
+		}
+		c += count[j];
+		m += mass[j];
+	}
+	gpu_sync();
+}
+
+GPU_DEVICE void find_in_histogram(const struct resolve_block *b, struct question q)
+{
+	uint32_t count[CELLS];
+	uint64_t mass[CELLS];
+	GPU_UNROLL for (int j = 0; j < CELLS; j++) {
+		const int at = (int)threadIdx.x * CELLS + j;
+		count[j] = b->count[at];
+		mass[j] = b->mass[at];
+	}
+	find_cell(b->shared, count, mass, q);
+}
+
+/* Keys of the tokens in a cell of the row's histogram: two threads search, as cells never rise with the key. */
+GPU_DEVICE void cell_keys(struct resolve_block *b, uint32_t cell)
+{
+	uint32_t low = b->shared->facts.floor_key, high = key_of(b->shared->facts.top);
+	if (threadIdx.x == 0) { /* the smallest key whose cell is not behind */
+		while (low < high) {
+			const uint32_t middle = low + (high - low) / 2;
+			if (cell_of(key_value(middle), &b->shared->facts) <= cell) high = middle;
+			else low = middle + 1;
+		}
+		b->shared->low_key = low;
+	} else if (threadIdx.x == GPU_WARP) { /* the largest whose cell is not before */
+		while (low < high) {
+			const uint32_t middle = high - (high - low) / 2;
+			if (cell_of(key_value(middle), &b->shared->facts) >= cell) low = middle;
+			else high = middle - 1;
+		}
+		b->shared->high_key = high;
+	}
+	gpu_sync();
+}
+
+/* Divides the keys [low, high] into at most SAMPLE_BINS ranges by their leading bits and leaves in shared->found the one that answers q. */
+GPU_DEVICE uint32_t divide(struct resolve_block *b, uint32_t low, uint32_t high, struct question q)
+{
+	uint32_t shift = 0;
+	while ((high - low) >> shift >= SAMPLE_BINS) shift++;
+	const struct shared_histogram h = histogram_at(b->memory);
+	gpu_sync();
+	histogram_clear(h);
+	for (int i = (int)threadIdx.x; i < b->vocab; i += UNROLL * (int)blockDim.x) {
+		float v[UNROLL];
+		load_logits(v, b->x, i, b->vocab);
+		GPU_UNROLL for (int j = 0; j < UNROLL; j++) {
+			const uint32_t key = key_of(v[j]);
+			if (key < low || key > high) continue;
+			histogram_add(h, (high - key) >> shift, weight_of(v[j], b->shared->facts.top, b->shared->facts.inverse));
+		}
+	}
+	gpu_sync();
+	uint32_t count[CELLS];
+	uint64_t mass[CELLS];
+	GPU_UNROLL for (int j = 0; j < CELLS; j++) {
+		const int at = (int)threadIdx.x * CELLS + j;
+		count[j] = h.count[at];
+		mass[j] = (uint64_t)h.high[at] << 32 | h.low[at];
+	}
+	find_cell(b->shared, count, mass, q);
+	return shift;
+}
+
+/* Entries key << 32 | ~id, largest first; n is a power of two. */
+GPU_DEVICE void sort_list(uint64_t *list, uint32_t n)
+{
+	for (uint32_t size = 2; size <= n; size *= 2)
+		for (uint32_t gap = size / 2; gap > 0; gap /= 2) {
+			for (uint32_t i = threadIdx.x; i < n / 2; i += blockDim.x) {
+				const uint32_t a = i / gap * (2 * gap) + i % gap, c = a + gap;
+				const uint64_t x = list[a], y = list[c];
+				if ((a & size) ? x > y : x < y) list[a] = y, list[c] = x;
+			}
+			gpu_sync();
+		}
+}
+
+/* Tokens with keys in [low, high], at most SAMPLE_BINS of them, sorted; the one that answers q, counted from them alone. */
+GPU_DEVICE struct answer find_listed(struct resolve_block *b, uint32_t low, uint32_t high, struct question q)
+{
+	struct resolve_shared *s = b->shared;
+	uint64_t *list = (uint64_t *)b->memory;
+	gpu_sync();
+	if (threadIdx.x == 0) s->listed = s->ties = 0;
+	gpu_sync();
+	for (int i = (int)threadIdx.x; i < b->vocab; i += UNROLL * (int)blockDim.x) {
+		float v[UNROLL];
+		load_logits(v, b->x, i, b->vocab);
+		GPU_UNROLL for (int j = 0; j < UNROLL; j++) {
+			const uint32_t key = key_of(v[j]);
+			if (key < low || key > high) continue;
+			list[gpu_atomic_add(&s->listed, 1u)] = (uint64_t)key << 32 | ~(uint32_t)(i + j * (int)blockDim.x);
+		}
+	}
+	gpu_sync();
+	const uint32_t n = s->listed;
+	uint32_t room = 1;
+	while (room < n) room *= 2;
+	for (uint32_t i = n + threadIdx.x; i < room; i += blockDim.x) list[i] = 0;
+	gpu_sync();
+	sort_list(list, room);
+	uint32_t count[CELLS];
+	uint64_t mass[CELLS];
+	GPU_UNROLL for (int j = 0; j < CELLS; j++) {
+		const uint32_t at = threadIdx.x * CELLS + (uint32_t)j;
+		count[j] = at < n;
+		mass[j] = at < n ? weight_of(key_value((uint32_t)(list[at] >> 32)), b->shared->facts.top, b->shared->facts.inverse) : 0;
+	}
+	find_cell(s, count, mass, q);
+	const struct found f = s->found;
+	const uint32_t key = (uint32_t)(list[f.index] >> 32);
+	uint32_t ties = 0;
+	for (uint32_t at = f.index + 1 + threadIdx.x; at < n; at += blockDim.x) ties += (uint32_t)(list[at] >> 32) == key;
+	if (ties) gpu_atomic_add(&s->ties, ties);
+	gpu_sync();
+	struct answer a;
+	a.key = key;
+	a.mass = f.mass_before + (1 + (uint64_t)s->ties) * weight_of(key_value(key), b->shared->facts.top, b->shared->facts.inverse);
+	a.token = (int32_t) ~(uint32_t)list[f.index];
+	return a;
+}
+
+/* The nth (from 0) smallest id among the tokens with this key. */
+GPU_DEVICE int32_t nth_tie(struct resolve_block *b, uint32_t key, uint32_t nth)
+{
+	uint32_t seen = 0, total = 0;
+	uint64_t unused_total;
+	for (int base = 0; base < b->vocab && seen <= nth; base += (int)blockDim.x, seen += total) {
+		const int i = base + (int)threadIdx.x;
+		const uint32_t mine = i < b->vocab && key_of(b->x[i]) == key;
+		uint32_t before = mine;
+		uint64_t unused = 0;
+		block_prefix(b->shared, &before, &unused, &total, &unused_total);
+		if (mine && seen + before == nth) b->shared->token = i;
+	}
+	gpu_sync();
+	return b->shared->token;
+}
+
+GPU_DEVICE struct answer ask(struct resolve_block *b, struct question q, bool want_token)
+{
+	find_in_histogram(b, q);
+	struct found f = b->shared->found;
+	cell_keys(b, f.index);
+	uint32_t low = b->shared->low_key, high = b->shared->high_key;
+	uint64_t mass_before = 0;
+	for (;;) {
+		mass_before += f.mass_before;
+		if (q.count) q.count -= f.before;
+		else q.mass -= f.mass_before;
+		if (f.count <= SAMPLE_BINS || low == high) break;
+		const uint32_t shift = divide(b, low, high, q);
+		f = b->shared->found;
+		high -= f.index << shift;
+		const uint32_t width = (1u << shift) - 1;
+		if (high - low > width) low = high - width;
+	}
+	struct answer a;
+	if (f.count <= SAMPLE_BINS) a = find_listed(b, low, high, q);
+	else {
+		const uint64_t weight = weight_of(key_value(low), b->shared->facts.top, b->shared->facts.inverse);
+		a.key = low;
+		a.mass = f.count * weight;
+		a.token = want_token ? nth_tie(b, low, (uint32_t)((q.mass - 1) / weight)) : -1;
+	}
+	a.mass += mass_before;
+	return a;
+}
+
+/* Smallest key of a token that is at least min_p times as likely as the best. */
+GPU_DEVICE uint32_t min_p_key(const struct sample_facts *f, const struct sample_row *p)
+{
+	uint32_t low = f->floor_key, high = key_of(f->top);
+	while (low < high) {
+		const uint32_t middle = low + (high - low) / 2;
+		if (exp(((double)key_value(middle) - (double)f->top) / p->temperature) >= p->min_p) high = middle;
+		else low = middle + 1;
+	}
+	return low;
+}
+
+/* Mass of all tokens with this key or a larger one. */
+GPU_DEVICE uint64_t mass_from(struct resolve_block *b, uint32_t key)
+{
+	const struct question q = {0, 0, cell_of(key_value(key), &b->shared->facts)};
+	find_in_histogram(b, q);
+	const struct found f = b->shared->found;
+	cell_keys(b, q.cell);
+	const uint32_t high = b->shared->high_key;
+	uint64_t mass = 0, total;
+	uint32_t none = 0, none_total;
+	for (int i = (int)threadIdx.x; i < b->vocab; i += UNROLL * (int)blockDim.x) {
+		float v[UNROLL];
+		load_logits(v, b->x, i, b->vocab);
+		GPU_UNROLL for (int j = 0; j < UNROLL; j++) {
+			const uint32_t at = key_of(v[j]);
+			if (at >= key && at <= high) mass += weight_of(v[j], b->shared->facts.top, b->shared->facts.inverse);
+		}
+	}
+	block_prefix(b->shared, &none, &mass, &none_total, &total);
+	return f.mass_before + total;
+}
+
+enum draw_stage { STAGE_TOP_K, STAGE_TOP_P, STAGE_DRAW };
+
+/* A mass within [1, kept]. */
+GPU_DEVICE uint64_t mass_share(double share, uint64_t kept)
+{
+	const uint64_t mass = share < 1 ? 1 : (uint64_t)share;
+	return mass < kept ? mass : kept;
+}
+
+/* Top-k, top-p, min-p, then the draw among what is left. One place that asks: the searches are long, and there is one copy of them. */
+GPU_DEVICE int32_t draw_token(struct resolve_block *b, const struct sample_row *p)
+{
+	uint32_t candidates, tokens = 0, cut = 0; /* cut: smallest key that is left */
+	uint64_t kept, mass = 0;
+	GPU_UNROLL for (int j = 0; j < CELLS; j++) {
+		tokens += b->count[threadIdx.x * CELLS + j];
+		mass += b->mass[threadIdx.x * CELLS + j];
+	}
+	block_prefix(b->shared, &tokens, &mass, &candidates, &kept);
+	struct answer a = {0, 0, -1};
+	for (int stage = STAGE_TOP_K; stage <= STAGE_DRAW; stage++) {
+		struct question q = {0, 0, 0};
+		if (stage == STAGE_TOP_K && p->top_k > 0 && (uint32_t)p->top_k < candidates) q.count = (uint32_t)p->top_k;
+		if (stage == STAGE_TOP_P && p->top_p < 1) q.mass = mass_share(ceil(p->top_p * (double)kept), kept);
+		if (stage == STAGE_DRAW) {
+			const uint32_t key = p->min_p > 0 ? min_p_key(&b->shared->facts, p) : 0;
+			if (key > cut) kept = mass_from(b, key);
+			q.mass = mass_share(floor(p->unit * (double)kept) + 1, kept);
+		}
+		if (!q.count && !q.mass) continue;
+		a = ask(b, q, stage == STAGE_DRAW);
+		cut = a.key;
+		kept = a.mass;
+	}
+	return a.token;
+}
+
+/* Block r: row r. 48 KiB of shared memory: histogram or list. */
+GPU_KERNEL(RESOLVE_THREADS)
+sample_resolve_kernel(const float *logits, int64_t stride, int vocab, int splits, const struct sample_row *rows, struct sample_memory m,
+                      struct sample_choice *out)
+{
+	GPU_DYNAMIC_SHARED(memory);
+	GPU_SHARED(struct resolve_shared, shared, 1);
+	gpu_wait_previous();
+	gpu_start_next();
+	const int row = (int)blockIdx.x;
+	const struct sample_row *p = &rows[row];
+	if (p->mode == SAMPLE_SKIP) return;
+	const struct sample_facts facts = read_facts(m.partial + row * SAMPLE_MAX_SPLITS, splits, p);
+	if (threadIdx.x == 0) shared->facts = facts;
+	gpu_sync();
+	struct resolve_block b;
+	b.x = logits + row * stride;
+	b.vocab = vocab;
+	b.shared = shared;
+	b.memory = memory;
+	struct sample_choice choice = {facts.best, 0};
+	if (choice.token >= 0 && p->mode == SAMPLE_DRAW) {
+		b.count = m.count + row * SAMPLE_BINS;
+		b.mass = m.mass + row * SAMPLE_BINS;
+		choice.token = draw_token(&b, p);
+	}
+	if (threadIdx.x != 0) return;
+	if (choice.token >= 0 && p->want_logprob) {
+		const double log_sum = (double)facts.top + log((double)m.log_sum[row] * 0x1p-44);
+		choice.logprob = (float)((double)b.x[choice.token] - log_sum);
+	}
+	out[row] = choice;
+}
+
+enum status gpu_sample_resolve(const struct gpu_context *ctx, const struct sample_args *args, int splits, struct sample_memory m, struct error *err)
+{
+	const struct tensor *x = &args->logits;
+	TRY(gpu_check(gpu_allow_shared(sample_resolve_kernel, SAMPLE_SHARED_BYTES), "sample: shared memory", err));
+	return gpu_check(GPU_LAUNCH(sample_resolve_kernel, dim3((unsigned)x->rows), dim3(RESOLVE_THREADS), SAMPLE_SHARED_BYTES, ctx->stream,
+	                            (const float *)x->data, x->row_stride, x->cols, splits, args->row, m, args->out),
+	                 "sample: resolve", err);
+}

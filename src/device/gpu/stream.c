@@ -1,0 +1,228 @@
+/* stream.c: streams with their workspace, waiting for them, events, recorded graphs.
+ *
+ * Nothing here blocks inside the runtime: waits poll, so that every one of them sees the group's abort and its deadline (contract C2).
+ */
+#include "device/gpu/device.h"
+
+#include <sched.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include "base/clock.h"
+#include "base/mem.h"
+#include "base/wait.h"
+
+/* How long after an abort a stream may take to run dry: kernels that wait for a peer look at the abort word every few microseconds. */
+#define ABORT_GRACE_MS 2000
+/* As in base/wait.c: a spin, then a spin that offers the core, then naps short against a step. */
+#define SPIN_NS 20000
+#define YIELD_NS 5000000
+#define NAP_NS 20000
+
+const struct gpu_context *gpu_context(const struct stream *stream)
+{
+	return &((const struct gpu_stream_object *)stream)->context;
+}
+
+/* ---- waiting */
+
+/* One look at a stream, and a pause that grows with the time waited. */
+static bool still_busy(gpu_stream stream, uint64_t begin, gpu_error *code)
+{
+	*code = gpu_stream_query(stream);
+	if (*code != GPU_NOT_READY) return false;
+	uint64_t waited = clock_ns() - begin;
+	if (waited < SPIN_NS) wait_relax();
+	else if (waited < YIELD_NS) sched_yield();
+	else nanosleep(&(struct timespec){.tv_nsec = NAP_NS}, NULL);
+	return true;
+}
+
+enum status gpu_drain(gpu_stream stream, uint64_t deadline_ns, const char *what, struct error *err)
+{
+	uint64_t begin = clock_ns();
+	gpu_error code;
+	while (still_busy(stream, begin, &code))
+		if (clock_ns() >= deadline_ns)
+			return FAIL(err, TIMEOUT, "%s: not done after %.1f s", what, (double)(clock_ns() - begin) * 1e-9);
+	return gpu_check(code, what, err);
+}
+
+/* An aborted group's kernels leave their waits by the abort word: only then is its memory safe to touch. What the stream says beyond the
+ * abort is not reported: the group has its first error. */
+static enum status aborted(gpu_stream stream, struct error *err)
+{
+	struct error ignored = {0};
+	enum status st = gpu_drain(stream, clock_deadline_ms(ABORT_GRACE_MS), "after an abort", &ignored);
+	if (st == STATUS_OK) return FAIL(err, ABORTED, "stream: the group was aborted");
+	return FAIL(err, ABORTED, "stream: the group was aborted, and then %s", ignored.text);
+}
+
+enum status gpu_stream_object_sync(struct stream *base, uint64_t deadline_ns, const _Atomic int *abort, struct error *err)
+{
+	struct gpu_stream_object *object = gpu_stream_object(base);
+	gpu_stream stream = object->context.stream;
+	if (object->recording) return FAIL(err, BAD_INPUT, "stream: sync while it records a graph");
+	uint64_t begin = clock_ns();
+	gpu_error code;
+	while (still_busy(stream, begin, &code)) {
+		if (abort && atomic_load_explicit(abort, memory_order_acquire)) return aborted(stream, err);
+		if (clock_ns() >= deadline_ns)
+			return FAIL(err, TIMEOUT, GPU_NAME_TEXT " device %d: its work was not done after %.1f s", object->context.ordinal,
+			            (double)(clock_ns() - begin) * 1e-9);
+	}
+	enum status st = gpu_check(code, GPU_NAME_TEXT " stream", err);
+	if (st != STATUS_OK) error_prefix(err, "device %d", object->context.ordinal);
+	return st;
+}
+
+/* ---- streams */
+
+/* Device memory for one op at a time; the largest of what the ops want. */
+#define GEMM_WORKSPACE_BYTES ((size_t)32 << 20)
+#define ATTENTION_MAX_SPLITS 32
+
+static size_t workspace_bytes(const struct stream_options *o)
+{
+	size_t seqs = o->max_seqs > 0 ? (size_t)o->max_seqs : 1;
+	/* a split of a context leaves a vector, a maximum and a sum for each query head */
+	size_t attention = (size_t)o->max_q_heads * seqs * ATTENTION_MAX_SPLITS * ((size_t)o->max_head_dim + 2) * sizeof(float);
+	return attention > GEMM_WORKSPACE_BYTES ? attention : GEMM_WORKSPACE_BYTES;
+}
+
+size_t gpu_stream_object_bytes(const struct stream_options *options)
+{
+	return workspace_bytes(options) + GPU_COUNTERS * sizeof(uint32_t);
+}
+
+void gpu_stream_object_destroy(struct stream *base)
+{
+	if (!base) return;
+	struct gpu_stream_object *object = gpu_stream_object(base);
+	struct gpu_context *context = &object->context;
+	struct error ignored = {0};
+	/* what still runs would use the workspace; after a fault the stream is dry */
+	if (context->stream) (void)!gpu_drain(context->stream, clock_deadline_ms(ABORT_GRACE_MS), "stream", &ignored);
+	gpu_stages_free(object);
+	gpu_memory_free(base->device, context->workspace);
+	gpu_memory_free(base->device, context->counters);
+	if (context->stream) (void)gpu_stream_destroy(context->stream);
+	free(object);
+}
+
+enum status gpu_stream_object_create(struct device *device, const struct stream_options *options, struct stream **out, struct error *err)
+{
+	*out = NULL;
+	const struct stream_options *o = options;
+	if (o->max_rows < 0 || o->max_k < 0 || o->max_n < 0 || o->max_q_heads < 0 || o->max_head_dim < 0 || o->max_context < 0 || o->max_seqs < 0)
+		return FAIL(err, BAD_INPUT, "gpu stream: rows %d, k %d, n %d, heads %d of %d, context %d, sequences %d: none may be negative", o->max_rows,
+		            o->max_k, o->max_n, o->max_q_heads, o->max_head_dim, o->max_context, o->max_seqs);
+	struct gpu_stream_object *object = mem_zalloc(1, sizeof *object, "gpu stream", err);
+	if (!object) return STATUS_NO_MEMORY;
+	struct gpu_context *context = &object->context;
+	object->base = (struct stream){.vt = device->vt, .device = device};
+	context->ordinal = gpu_device(device)->ordinal;
+	context->props = gpu_device(device)->props;
+	context->invariant = o->invariant;
+	context->workspace_bytes = workspace_bytes(o);
+	enum status st;
+	TRY_GOTO(gpu_check(gpu_stream_create(&context->stream), "stream", err), fail);
+	TRY_GOTO(gpu_memory_alloc(device, context->workspace_bytes, MEM_WORKSPACE, "stream workspace", &context->workspace, err), fail);
+	TRY_GOTO(gpu_memory_alloc(device, GPU_COUNTERS * sizeof(uint32_t), MEM_WORKSPACE, "stream counters", (void **)&context->counters, err), fail);
+	gpu_memory_count_runtime(gpu_device(device));
+	*out = &object->base;
+	return STATUS_OK;
+fail:
+	gpu_stream_object_destroy(&object->base);
+	return st;
+}
+
+/* ---- events */
+
+struct gpu_event_object {
+	struct event base;
+	gpu_event event;
+};
+
+enum status gpu_event_object_create(struct device *device, struct event **out, struct error *err)
+{
+	*out = NULL;
+	struct gpu_event_object *object = mem_zalloc(1, sizeof *object, "gpu event", err);
+	if (!object) return STATUS_NO_MEMORY;
+	object->base.vt = device->vt;
+	enum status st = gpu_check(gpu_event_create(&object->event), "event", err);
+	if (st != STATUS_OK) {
+		free(object);
+		return st;
+	}
+	*out = &object->base;
+	return STATUS_OK;
+}
+
+void gpu_event_object_destroy(struct event *event)
+{
+	if (!event) return;
+	(void)gpu_event_destroy(((struct gpu_event_object *)event)->event);
+	free(event);
+}
+
+enum status gpu_event_object_record(struct event *event, struct stream *stream, struct error *err)
+{
+	return gpu_check(gpu_event_record(((struct gpu_event_object *)event)->event, gpu_context(stream)->stream), "event record", err);
+}
+
+enum status gpu_event_object_wait(struct event *event, struct stream *stream, struct error *err)
+{
+	return gpu_check(gpu_stream_wait_event(gpu_context(stream)->stream, ((struct gpu_event_object *)event)->event), "event wait", err);
+}
+
+/* ---- graphs. After begin, end must be called whatever happened between: it takes the stream out of recording, and where a launch was
+ * refused it reports that and gives no graph. The stream is as usable as before. */
+
+struct graph {
+	gpu_graph_exec exec;
+};
+
+enum status gpu_graph_object_begin(struct stream *stream, struct error *err)
+{
+	struct gpu_stream_object *object = gpu_stream_object(stream);
+	if (object->recording) return FAIL(err, BAD_INPUT, "graph: the stream records one already");
+	TRY(gpu_check(gpu_capture_begin(object->context.stream), "begin of recording", err));
+	object->recording = true;
+	return STATUS_OK;
+}
+
+enum status gpu_graph_object_end(struct stream *stream, struct graph **out, struct error *err)
+{
+	struct gpu_stream_object *object = gpu_stream_object(stream);
+	*out = NULL;
+	if (!object->recording) return FAIL(err, BAD_INPUT, "graph: the stream does not record one");
+	object->recording = false;
+	gpu_graph recorded = NULL;
+	struct graph *graph = NULL;
+	enum status st;
+	TRY_GOTO(gpu_check(gpu_capture_end(object->context.stream, &recorded), "end of recording", err), fail);
+	graph = mem_zalloc(1, sizeof *graph, "graph", err);
+	st = STATUS_NO_MEMORY;
+	if (!graph) goto fail;
+	TRY_GOTO(gpu_check(gpu_graph_instantiate(&graph->exec, recorded), "a recorded graph", err), fail);
+	(void)gpu_graph_destroy(recorded);
+	*out = graph;
+	return STATUS_OK;
+fail:
+	if (recorded) (void)gpu_graph_destroy(recorded);
+	free(graph);
+	return st;
+}
+
+enum status gpu_graph_object_launch(struct graph *graph, struct stream *stream, struct error *err)
+{
+	return gpu_check(gpu_graph_launch(graph->exec, gpu_context(stream)->stream), "graph launch", err);
+}
+
+void gpu_graph_object_destroy(struct graph *graph)
+{
+	if (!graph) return;
+	(void)gpu_graph_exec_destroy(graph->exec);
+	free(graph);
+}
