@@ -11,6 +11,7 @@
 #include "base/clock.h"
 #include "base/mem.h"
 #include "base/wait.h"
+#include "device/gpu/library.h"
 
 /* How long after an abort a stream may take to run dry: kernels that wait for a peer look at the abort word every few microseconds. */
 #define ABORT_GRACE_MS 2000
@@ -99,6 +100,7 @@ void gpu_stream_object_destroy(struct stream *base)
 	/* what still runs would use the workspace; after a fault the stream is dry */
 	if (context->stream) (void)!gpu_drain(context->stream, clock_deadline_ms(ABORT_GRACE_MS), "stream", &ignored);
 	gpu_stages_free(object);
+	gemm_library_destroy(&context->gemm);
 	gpu_memory_free(base->device, context->workspace);
 	gpu_memory_free(base->device, context->counters);
 	if (context->stream) (void)gpu_stream_destroy(context->stream);
@@ -124,6 +126,7 @@ enum status gpu_stream_object_create(struct device *device, const struct stream_
 	TRY_GOTO(gpu_check(gpu_stream_create(&context->stream), "stream", err), fail);
 	TRY_GOTO(gpu_memory_alloc(device, context->workspace_bytes, MEM_WORKSPACE, "stream workspace", &context->workspace, err), fail);
 	TRY_GOTO(gpu_memory_alloc(device, GPU_COUNTERS * sizeof(uint32_t), MEM_WORKSPACE, "stream counters", (void **)&context->counters, err), fail);
+	TRY_GOTO(gemm_library_create(&context->gemm, NULL, err), fail);
 	gpu_memory_count_runtime(gpu_device(device));
 	*out = &object->base;
 	return STATUS_OK;
