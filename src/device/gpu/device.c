@@ -118,9 +118,6 @@ static size_t gpu_kv_bytes(const struct kv_layout *l)
 	return (size_t)l->layers * (size_t)l->blocks * 2 * (size_t)l->kv_heads * (size_t)l->block_tokens * (size_t)l->head_dim * dtype_bytes(l->dtype);
 }
 
-/* Ops that are still being written: NULL in the table until the file is there, which then takes its line away here. */
-#pragma weak gpu_linear
-#pragma weak gpu_attention
 
 #define GPU_PASTE_(name) name##_device_ops
 #define GPU_PASTE(name) GPU_PASTE_(name)
