@@ -54,6 +54,7 @@ struct settings {
 	/* bench */
 	int batch, bench_context, steps, prefill, repeat;
 	struct int_list rows, hidden;
+	int matrix; /* bench peak */
 
 	/* bench serve */
 	int requests, concurrency, vocab;
