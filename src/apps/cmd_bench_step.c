@@ -150,7 +150,7 @@ static enum status run_all(struct bench *b, struct error *err)
 {
 	const struct settings *s = b->settings;
 	/* While the last sequence is prefilled, the first ones already decode. */
-	int64_t lead = (int64_t)s->batch * (s->bench_context / s->prefill_chunk + 1);
+	int64_t lead = (int64_t)s->batch * (s->bench_context / (s->prefill_chunk ? s->prefill_chunk : 512) + 1);
 	int64_t context = s->bench_context + s->steps + WARM_STEPS + lead + 1;
 	if (context < s->prefill + 1) context = s->prefill + 1;
 	if (context > INT32_MAX) return FAIL(err, USAGE, "bench step: --batch, --context and --steps ask for too many tokens; use less");

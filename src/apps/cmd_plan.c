@@ -6,6 +6,7 @@
 #include "apps/console.h"
 #include "apps/settings.h"
 #include "base/mem.h"
+#include "device/device.h"
 #include "model/plan.h"
 
 struct plan {
@@ -160,13 +161,17 @@ enum status cmd_plan(const struct settings *settings, struct error *err)
 	console_init(&console, settings->verbose);
 	struct log log = console_sink(&console);
 	struct plan plan = {.settings = settings, .count = settings->degrees.count};
+	const struct device_ops *ops = device_find(settings->device);
+	if (!ops) return FAIL(err, USAGE, "--device '%.40s': not in this build; give one of %s", settings->device, device_names());
 	if (settings->target) return FAIL(err, USAGE, "--target: not in this version, it comes with prescreen; leave it out");
 	if (!plan.count) return FAIL(err, USAGE, "--tp: has no world size; give some such as 1,2,4");
 	TRY(model_config_load(&plan.config, settings->model, &log, err));
 	plan.degree = mem_zalloc((size_t)plan.count, sizeof *plan.degree, "plan", err);
 	if (!plan.degree) return STATUS_NO_MEMORY;
-	/* Scratch and KV as the CPU back end keeps them. */
-	struct plan_options options = {.device_memory = settings->device_memory, .max_rows = settings->prefill_chunk, .activation = DTYPE_F32, .kv = DTYPE_F32};
+	enum dtype activation = ops->activation ? ops->activation(plan.config.dtype) : DTYPE_F32;
+	struct plan_options options = {.device_memory = settings->device_memory,
+	                               .max_rows = settings->prefill_chunk ? settings->prefill_chunk : ops->prefill_chunk,
+	                               .activation = activation, .kv = activation, .partial = activation};
 	for (int i = 0; i < plan.count; i++) plan_degree(&plan.degree[i], &plan.config, settings->degrees.items[i], &options);
 	enum status st = settings->json ? print_json(&plan, err) : print_table(&plan, err);
 	free(plan.degree);

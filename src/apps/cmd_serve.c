@@ -83,7 +83,7 @@ static int64_t kv_tokens(const struct settings *settings, int longest)
 	int64_t context = settings->context ? settings->context : longest < DEFAULT_CONTEXT ? longest : DEFAULT_CONTEXT;
 	int64_t contexts = settings->max_running < DEFAULT_KV_CONTEXTS ? settings->max_running : DEFAULT_KV_CONTEXTS;
 	if (settings->kv_tokens) return settings->kv_tokens;
-	int64_t block = settings->kv_block, blocks = (context + block - 1) / block;
+	int64_t block = session_block_tokens(settings), blocks = (context + block - 1) / block;
 	return contexts * blocks * block;
 }
 

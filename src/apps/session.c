@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include "apps/gguf_text.h"
+#include "device/device.h"
 #include "model/config.h"
 #include "model/gguf.h"
 
@@ -21,6 +22,13 @@ static enum status check_settings(const struct settings *settings, int world_siz
 	return STATUS_OK;
 }
 
+int session_block_tokens(const struct settings *settings)
+{
+	const struct device_ops *ops = device_find(settings->device);
+	if (settings->kv_block) return settings->kv_block;
+	return ops && ops->kv_block_tokens ? ops->kv_block_tokens : 32;
+}
+
 enum status session_open(struct session *session, const struct settings *settings, const struct session_needs *needs, struct error *err)
 {
 	*session = (struct session){0};
@@ -28,7 +36,7 @@ enum status session_open(struct session *session, const struct settings *setting
 	TRY(check_settings(settings, world_size, err));
 	console_init(&session->console, settings->verbose);
 	int context = needs->context ? needs->context : settings->context, sequences = needs->max_sequences ? needs->max_sequences : 1;
-	int64_t blocks = (context + settings->kv_block - 1) / settings->kv_block;
+	int64_t block = session_block_tokens(settings), blocks = (context + block - 1) / block;
 	struct tandem_options options = {
 		.model = settings->model,
 		.world_size = world_size,
@@ -39,8 +47,10 @@ enum status session_open(struct session *session, const struct settings *setting
 		.context = context,
 		.prefill_chunk = settings->prefill_chunk,
 		.max_sequences = sequences,
-		.kv_tokens = needs->kv_tokens ? needs->kv_tokens : sequences > 1 ? sequences * blocks * settings->kv_block : 0,
+		.kv_tokens = needs->kv_tokens ? needs->kv_tokens : sequences > 1 ? sequences * blocks * block : 0,
 		.kv_block_tokens = settings->kv_block,
+		.no_graphs = settings->no_graphs,
+		.tp_invariant = settings->tp_invariant,
 		.random_weights = settings->random_weights.given,
 		.random_seed = settings->random_weights.value,
 		.timeout_ms = (uint32_t)settings->timeout_ms,

@@ -28,6 +28,8 @@ struct session_needs {
 enum status session_open(struct session *session, const struct settings *settings, const struct session_needs *needs,
                          struct error *err) NODISCARD;
 void session_close(struct session *session);
+/* Tokens of a KV block, as the engine will have it. */
+int session_block_tokens(const struct settings *settings);
 /* What the engine reported, as ours. OK for code 0. */
 enum status session_error(int code, const struct tandem_error *from, struct error *err) NODISCARD;
 

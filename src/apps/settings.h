@@ -35,6 +35,7 @@ struct settings {
 
 	/* engine; 0 or NULL: its default */
 	int context, prefill_chunk, kv_block, timeout_ms;
+	bool no_graphs, tp_invariant;
 	struct optional_u64 random_weights;
 	const char *fault, *whitelist;
 

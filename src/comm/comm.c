@@ -75,20 +75,41 @@ void comm_split_tree(struct sum_split *split, int tree_leaves, int rank, int wor
 	split->spans = sumtree_spans(tree_leaves, split->first, split->first + leaves, split->span);
 }
 
-/* ---- one rank alone: nothing to add up, so no scratch; the row-parallel linear adds to x itself (device_ops.accumulates) */
+/* ---- one rank alone. Nothing to add up: the row-parallel linear adds to x itself (device_ops.accumulates), and there is no scratch. But where the
+ * bits may not depend on the world size, it sums along the tree as every rank does, into the tree's one span, which is then added to x. */
+
+struct solo_comm {
+	struct comm base;
+	struct device *device;
+	float *scratch; /* invariant: [max_rows][cols]; one is enough, the stream orders its uses */
+	int max_rows, cols;
+};
 
 static enum status solo_partial(struct comm *comm, int rows, struct tensor *out, struct error *err)
 {
+	const struct solo_comm *solo = (const struct solo_comm *)comm;
 	*out = (struct tensor){0};
 	struct error why = {0};
-	return comm_settle(comm, FAIL(&why, BAD_INPUT, "all_reduce: %d rows: one rank alone has none; its linears accumulate", rows), &why, err);
+	if (!solo->scratch)
+		return comm_settle(comm, FAIL(&why, BAD_INPUT, "all_reduce: %d rows: one rank alone has none; its linears accumulate", rows), &why, err);
+	if (rows < 1 || rows > solo->max_rows)
+		return comm_settle(comm, FAIL(&why, BAD_INPUT, "all_reduce: %d rows; expected 1..%d", rows, solo->max_rows), &why, err);
+	*out = tensor_view(solo->scratch, DTYPE_F32, TENSOR_PARTIAL, rows, solo->cols);
+	return STATUS_OK;
 }
 
 static enum status solo_all_reduce(struct comm *comm, struct stream *stream, const struct all_reduce_args *args, struct error *err)
 {
-	(void)stream;
-	struct tensor none;
-	return solo_partial(comm, args->x.rows, &none, err);
+	const struct solo_comm *solo = (const struct solo_comm *)comm;
+	struct error why = {0};
+	if (!solo->scratch || args->partial.data != solo->scratch || args->x.rows != args->partial.rows)
+		return comm_settle(comm, FAIL(&why, BAD_INPUT, "all_reduce: %d rows of a partial that was not given out", args->x.rows), &why, err);
+	struct tree_sum_args sum = {.sources = 1, .source = {solo->scratch}, .row_end = args->x.rows,
+	                            .residual = args->add_residual ? args->x : (struct tensor){0}, .bias = args->bias, .out = args->x};
+	enum status st = OP(stream, tree_sum, &sum, &why);
+	comm->sequence++;
+	comm->all_reduces++;
+	return comm_settle(comm, st, &why, err);
 }
 
 static enum status solo_broadcast(struct comm *comm, struct stream *stream, void *data, size_t bytes, int root, struct error *err)
@@ -116,7 +137,9 @@ static void solo_replayed(struct comm *comm, uint64_t collectives, uint64_t all_
 
 static void solo_destroy(struct comm *comm)
 {
-	free(comm);
+	struct solo_comm *solo = (struct solo_comm *)comm;
+	if (solo->scratch) solo->device->vt->free(solo->device, solo->scratch);
+	free(solo);
 }
 
 static const struct comm_ops solo_ops = {
@@ -141,13 +164,19 @@ static enum status solo_can_connect(const struct link *link, bool *yes, char why
 
 static enum status solo_create(struct comm **out, const struct link *link, struct error *err)
 {
-	TRY(comm_check_options(link->options, 1, err));
-	struct comm *comm = mem_zalloc(1, sizeof *comm, "collective", err);
-	if (!comm) return STATUS_NO_MEMORY;
-	*comm = (struct comm){.vt = &solo_ops, .group = link->group, .world_size = 1, .sequence = 1};
-	comm_split_tree(&comm->split, link->options->tree_leaves, 0, 1);
-	*out = comm;
-	return STATUS_OK;
+	const struct comm_options *o = link->options;
+	TRY(comm_check_options(o, 1, err));
+	struct solo_comm *solo = mem_zalloc(1, sizeof *solo, "collective", err);
+	if (!solo) return STATUS_NO_MEMORY;
+	*solo = (struct solo_comm){.base = {.vt = &solo_ops, .group = link->group, .world_size = 1, .sequence = 1}, .device = link->device,
+	                           .max_rows = o->max_rows, .cols = o->cols};
+	comm_split_tree(&solo->base.split, o->tree_leaves, 0, 1);
+	size_t bytes = (size_t)o->max_rows * (size_t)o->cols * sizeof(float);
+	enum status st = STATUS_OK;
+	if (o->invariant) st = link->device->vt->alloc(link->device, bytes, MEM_SCRATCH, "collective scratch", (void **)&solo->scratch, err);
+	if (st != STATUS_OK) free(solo);
+	else *out = &solo->base;
+	return st;
 }
 
 const struct transport transport_solo = {"solo", solo_can_connect, solo_create};

@@ -105,6 +105,7 @@ struct device_ops {
 	bool block_types;    /* weights of block types (quantised) can be put */
 	bool accumulates;    /* linear_args.accumulate is supported: at world size 1 no all-reduce is needed */
 
+	size_t (*stream_bytes)(const struct stream_options *options); /* device memory that a stream takes; NULL: little */
 	enum status (*stream_create)(struct device *device, const struct stream_options *options, struct stream **out, struct error *err);
 	void (*stream_destroy)(struct stream *stream);
 	/* Waits until all that was put on the stream is done; its failure is returned here. */
@@ -114,6 +115,11 @@ struct device_ops {
 	void (*event_destroy)(struct event *event);
 	enum status (*event_record)(struct event *event, struct stream *stream, struct error *err);
 	enum status (*event_wait)(struct event *event, struct stream *stream, struct error *err); /* the stream waits, not the caller */
+
+	/* For measurements: an event that remembers when the stream got there, and the time between two such, once the stream was synchronised.
+	 * NULL: streams are eager, the host's clock says it. */
+	enum status (*event_create_timed)(struct device *device, struct event **out, struct error *err);
+	enum status (*event_elapsed_ms)(const struct event *from, const struct event *to, float *ms, struct error *err);
 
 	/* Host memory of COPY_TO_HOST / COPY_TO_DEVICE must stay until the next stream_sync. */
 	enum status (*copy)(struct stream *stream, void *dst, const void *src, size_t bytes, enum copy_kind kind, struct error *err);

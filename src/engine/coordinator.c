@@ -6,6 +6,7 @@
 #include "base/clock.h"
 #include "base/mem.h"
 #include "base/rng.h"
+#include "engine/graphs.h"
 #include "engine/sequence.h"
 #include "model/plan.h"
 
@@ -168,11 +169,15 @@ static enum status command_all(struct coordinator *c, enum worker_command what, 
 	return st;
 }
 
-static uint64_t need_bytes(const struct coordinator_options *o, enum dtype activation)
+static uint64_t need_bytes(const struct coordinator_options *o, const struct worker *w)
 {
 	struct plan_degree plan;
-	plan_degree(&plan, &o->model->config, o->world_size,
-	            &(struct plan_options){.max_rows = o->rank.limits.max_rows, .activation = activation, .kv = activation});
+	struct step_limits limits = rank_limits(&o->rank);
+	enum dtype activation = w->rank.activation;
+	const struct plan_options options = {.max_rows = limits.max_rows, .max_outputs = limits.max_outputs, .context = o->rank.max_context,
+	                                     .activation = activation, .kv = activation, .partial = w->comm_options.dtype,
+	                                     .stream_bytes = o->ops->stream_bytes ? o->ops->stream_bytes(&w->stream_options) : 0};
+	plan_degree(&plan, &o->model->config, o->world_size, &options);
 	uint64_t kv = (uint64_t)(o->rank.kv.blocks + 1) * (uint64_t)o->rank.kv.block_tokens * plan.kv_per_token;
 	return plan.sharded_bytes + plan.replicated_bytes + plan.scratch_bytes + plan.workspace_bytes + kv;
 }
@@ -200,14 +205,15 @@ static void fill_worker(struct coordinator *c, int r, const struct device_option
 	w->device_options.log = o->log;
 	w->device_ops = o->ops;
 	w->comm_options = (struct comm_options){.max_rows = limits.max_rows, .cols = config->hidden_size,
-	                                        .dtype = o->rank.invariant ? DTYPE_F32 : activation, .tree_leaves = o->model->tree_leaves};
+	                                        .dtype = o->rank.invariant ? DTYPE_F32 : activation,
+	                                        .invariant = o->rank.invariant, .tree_leaves = o->model->tree_leaves};
 	w->stream_options = (struct stream_options){.max_rows = limits.max_rows, .max_k = max_k > shape.q_cols ? max_k : shape.q_cols,
 	                                            .max_n = max_n > config->vocab_size ? max_n : config->vocab_size, .max_q_heads = shape.q_heads,
 	                                            .max_head_dim = config->head_dim, .max_context = o->rank.max_context,
 	                                            .max_seqs = limits.max_seqs, .invariant = o->rank.invariant};
 	w->timeout_ms = o->timeout_ms;
 	w->spin_ns = o->ops->one_memory ? WAIT_SPIN_NS : IDLE_SPIN_NS;
-	w->need_bytes = need_bytes(o, activation);
+	w->need_bytes = need_bytes(o, w);
 	c->ranks[r] = &w->rank;
 }
 
@@ -309,6 +315,18 @@ enum status coordinator_head(struct coordinator *c, int first, int count, struct
 	return command_all(c, WORKER_HEAD, err);
 }
 
+enum status coordinator_measure(struct coordinator *c, int repeats, struct error *err)
+{
+	if (group_aborted(c->group)) return group_error(c->group, err);
+	for (int r = 0; r < c->options.world_size; r++) {
+		c->workers[r].repeats = repeats;
+		if (!c->workers[r].plan || !c->workers[r].plan->rows) return FAIL(err, BAD_INPUT, "measurement: no step was run yet");
+		if (repeats && !graphs_bucket(&c->workers[r].rank, c->workers[r].plan))
+			return FAIL(err, UNSUPPORTED, "measurement: the last step is not a recorded one");
+	}
+	return command_all(c, WORKER_MEASURE, err);
+}
+
 float *coordinator_logits(struct coordinator *c)
 {
 	return c->workers[0].rank.host_logits;
@@ -327,6 +345,16 @@ enum status coordinator_best(const struct coordinator *c, int output, int32_t *t
 	}
 	*token = best.index;
 	return STATUS_OK;
+}
+
+void *coordinator_sample_memory(struct coordinator *c)
+{
+	return c->workers[0].rank.sample_host;
+}
+
+const struct sample_choice *coordinator_sampled(const struct coordinator *c, int output)
+{
+	return &c->workers[0].rank.sampled[output];
 }
 
 void coordinator_abort(struct coordinator *c, const struct error *reason)

@@ -6,6 +6,7 @@
 #include "tandem.h"
 
 #include "engine/coordinator.h"
+#include "engine/device_sampler.h"
 #include "engine/scheduler.h"
 
 #define LOGIT_ROWS 32 /* rows of one head pass over a prompt */
@@ -18,6 +19,8 @@ struct tandem {
 	struct scheduler *scheduler;
 	struct step_plan plan;
 	struct sampler *sampler;
+	struct device_sampler *device_sampler; /* NULL: the devices do not sample */
+	int sample_rows;                       /* that it has room for */
 	struct fault_plan fault;
 	struct log log;
 	_Atomic int interrupted;

@@ -2,11 +2,14 @@
 
 #include <math.h>
 
+#include "engine/device_sampler.h"
+
 /* A step of the equation: run the op, unless the group is dead; let the coordinator see that this rank moves. */
 #define RUN(op, ...)                                                          \
 	do {                                                                      \
 		TRY(rank_moves(rank, err));                                           \
 		TRY(OP(rank->stream, op, &((struct op##_args)__VA_ARGS__), err));     \
+		TRY(rank_mark(rank, #op, err));                                       \
 	} while (0)
 /* The back end's op that does several steps in one pass; what stands in the other branch is what it must compute. */
 #define FUSED(op, weights) (rank->stream->vt->ops.op && (weights)->parts == 1)
@@ -55,6 +58,7 @@ static enum status row_parallel(struct rank *rank, struct tensor in, const struc
 		s->normed = true;
 	}
 	TRY(COMM(rank->comm, all_reduce, rank->stream, &sum, err));
+	TRY(rank_mark(rank, "all_reduce", err));
 	return rank_moves(rank, err);
 }
 
@@ -151,6 +155,11 @@ static struct tensor logits_slice(const struct rank *rank, int outputs, enum ste
 	return logits;
 }
 
+static const struct sample_adjust *sample_adjusts(const struct rank *rank)
+{
+	return (const struct sample_adjust *)((const char *)rank->buffers.sample + device_sampler_adjust_offset(rank_sample_rows(&rank->options)));
+}
+
 enum status forward_head(struct rank *rank, int outputs, enum step_result result, struct error *err)
 {
 	const struct model_config *c = &rank->model->config;
@@ -160,6 +169,7 @@ enum status forward_head(struct rank *rank, int outputs, enum step_result result
 	struct tensor h = tensor_view(rank->buffers.head_h, rank->activation, TENSOR_REPLICATED, outputs, c->hidden_size);
 	struct tensor logits = logits_slice(rank, outputs, result);
 
+	if (rank->tracing) rank->trace->section = "head";
 	if (outputs && w->head.n) {
 		if (rank->all_rows) last = x;
 		else RUN(gather_rows, {.x = x, .row = rank->output_row, .out = last});
@@ -167,7 +177,13 @@ enum status forward_head(struct rank *rank, int outputs, enum step_result result
 		RUN(linear, {.x = h, .weight = &w->head, .y = logits});
 		if (result == RESULT_BEST) RUN(argmax, {.logits = logits, .begin = w->head_begin, .out = rank->best});
 	}
-	if (outputs && result == RESULT_LOGITS && rank->world_size > 1 && rank_gathers_logits(rank))
-		return COMM(rank->comm, fence, rank->stream, err);
+	if (!outputs || result == RESULT_BEST || !rank_gathers_logits(rank)) return STATUS_OK;
+	if (rank->world_size > 1) {
+		TRY(COMM(rank->comm, fence, rank->stream, err));
+		TRY(rank_mark(rank, "fence", err));
+	}
+	if (result == RESULT_SAMPLED && rank->index == 0)
+		RUN(sample, {.logits = tensor_view(rank->buffers.logits, DTYPE_F32, TENSOR_REPLICATED, outputs, c->vocab_size), .row = rank->buffers.sample,
+		             .adjust = sample_adjusts(rank), .scratch = rank->buffers.sample_scratch, .out = rank->sampled});
 	return STATUS_OK;
 }

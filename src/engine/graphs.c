@@ -9,9 +9,15 @@ static bool can_record(const struct rank *rank)
 	return rank->options.graphs && vt->graph_begin && (rank->adds || rank->comm->vt->replayed);
 }
 
-static bool gives(const struct rank *rank, enum step_result result)
+static bool gives(const struct rank *rank, int rows, enum step_result result)
 {
-	return result == RESULT_LOGITS || rank->device->vt->ops.argmax;
+	switch (result) {
+	case RESULT_LOGITS: return true;
+	case RESULT_BEST: return rank->device->vt->ops.argmax != NULL;
+	case RESULT_SAMPLED: return rows <= rank_sample_rows(&rank->options) && rank->peers[0]->sample_host;
+	case RESULT_COUNT: break;
+	}
+	return false;
 }
 
 static enum status forward(struct rank *rank, int rows, enum step_result result, struct error *err)
@@ -39,12 +45,13 @@ static enum status record(struct rank *rank, int rows, enum step_result result, 
 static enum status prepare(struct rank *rank, int index, struct error *err)
 {
 	const struct device_ops *vt = rank->device->vt;
-	const struct step_plan nothing = {.rows = 0};
+	int32_t zero = 0;
+	const struct step_plan nothing = {.token = &zero, .position = &zero, .row_start = &zero, .kv_len = &zero, .output_row = &zero};
 	const int rows = step_bucket_rows(index);
 	TRY(rank_assemble(rank, &nothing, rows, err));
 	for (int result = 0; result < RESULT_COUNT; result++) {
 		struct recorded_step *step = &rank->recorded[index][result];
-		if (!gives(rank, (enum step_result)result)) continue;
+		if (!gives(rank, rows, (enum step_result)result)) continue;
 		TRY(forward(rank, rows, (enum step_result)result, err));
 		TRY(vt->stream_sync(rank->stream, group_deadline(rank->group), group_abort_flag(rank->group), err));
 		TRY(record(rank, rows, (enum step_result)result, step, err));

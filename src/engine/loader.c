@@ -93,6 +93,29 @@ out:
 	return st;
 }
 
+/* The region as the device makes it, all at once. */
+static enum status make_region(struct rank *rank, const struct place *place, const struct source_recipe *recipe,
+                               const struct shard_spec *spec, struct error *err)
+{
+	struct random_region region = {.seed = recipe->seed, .stream = recipe->stream, .offset = recipe->offset, .scale = recipe->scale,
+	                               .row = spec->axis == 0 ? spec->begin : 0, .rows = spec->local_rows, .col = spec->axis == 1 ? spec->begin : 0,
+	                               .cols = spec->local_cols, .dtype = place->linear->dtype};
+	TRY(rank->device->vt->linear_random(rank->stream, place->linear, place->n0, &region, err));
+	uint64_t bytes = (uint64_t)spec->local_rows * dtype_size(region.dtype, (size_t)spec->local_cols);
+	atomic_fetch_add_explicit(&rank->loaded_bytes, bytes, memory_order_relaxed);
+	atomic_fetch_add_explicit(&rank->heartbeat, 1, memory_order_relaxed);
+	return STATUS_OK;
+}
+
+/* Whether the device makes up the linears itself: then every rank makes its own, shared or not. */
+static bool made_on_device(const struct rank *rank, const struct weight *w, struct source_recipe *recipe)
+{
+	struct source_tensor tensor;
+	struct error ignored = {0};
+	return rank->device->vt->linear_random && w->dims == 2 && find(rank, w, &tensor, &ignored) == STATUS_OK &&
+	       source_recipe(rank->model->source, &tensor, recipe);
+}
+
 /* Every parameter visit is a fault point; `seq` counts them. */
 static enum status visit(struct rank *rank, uint64_t *seq, struct error *err)
 {
@@ -104,8 +127,10 @@ static enum status visit(struct rank *rank, uint64_t *seq, struct error *err)
 static enum status bring(struct rank *rank, const struct weight *w, const struct place *place, const struct place *owner_place, int owner,
                          const struct shard_spec *spec, struct error *err)
 {
-	bool own = owner == rank->index;
-	if (own != (owner_place == NULL)) return STATUS_OK; /* the other phase's work */
+	bool own = owner == rank->index, reads = owner_place == NULL;
+	struct source_recipe recipe;
+	if (place->linear && made_on_device(rank, w, &recipe)) return reads ? make_region(rank, place, &recipe, spec, err) : STATUS_OK;
+	if (own != reads) return STATUS_OK; /* the other phase's work */
 	if (own)
 		return read_region(rank, w, place, spec->axis == 0 ? spec->begin : 0, spec->local_rows, spec->axis == 1 ? spec->begin : 0,
 		                   spec->local_cols, err);
@@ -264,8 +289,9 @@ static enum status bring_outer(struct rank *rank, struct rank *const *ranks, uin
 	TRY(bring(rank, norm, &here, ranks ? &there : NULL, 0, &whole, err));
 	if (ranks || c->tied || !w->head.n) return STATUS_OK;
 	TRY(visit(rank, seq, err));
-	return read_region(rank, manifest_find(&rank->model->manifest, WEIGHT_LM_HEAD, -1), &(struct place){.linear = &w->head}, w->head_begin,
-	                   w->head.n, 0, c->hidden_size, err);
+	whole = (struct shard_spec){.axis = 0, .begin = w->head_begin, .local_rows = w->head.n, .local_cols = c->hidden_size, .owner = rank->index};
+	here = (struct place){.linear = &w->head};
+	return bring(rank, manifest_find(&rank->model->manifest, WEIGHT_LM_HEAD, -1), &here, NULL, rank->index, &whole, err);
 }
 
 static enum status bring_all(struct rank *rank, struct rank *const *ranks, struct error *err)

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "engine/device_sampler.h"
 #include "engine/graphs.h"
 
 struct rank_shape rank_shape(const struct model_config *c, int world_size)
@@ -123,6 +124,29 @@ static enum status prepare_buffers(struct rank *rank, struct error *err)
 	return host_alloc(rank, outputs * (size_t)c->vocab_size * sizeof(float), "logits", &rank->host_logits, err);
 }
 
+int rank_sample_rows(const struct rank_options *o)
+{
+	int rows = rank_limits(o).max_outputs;
+	return rows < SAMPLE_MAX_ROWS ? rows : SAMPLE_MAX_ROWS;
+}
+
+int rank_sample_adjusts(const struct rank_options *o)
+{
+	return 1024 * rank_sample_rows(o);
+}
+
+/* Rank 0 samples, where the back end can and whole rows of logits come together there. */
+static enum status prepare_sampler(struct rank *rank, struct error *err)
+{
+	const int rows = rank_sample_rows(&rank->options);
+	if (rank->index != 0 || !rank->device->vt->ops.sample || !rank_gathers_logits(rank)) return STATUS_OK;
+	size_t bytes = device_sampler_bytes(rows, rank_sample_adjusts(&rank->options));
+	TRY(rank_alloc(rank, bytes, MEM_WORKSPACE, "sampling parameters", &rank->buffers.sample, err));
+	TRY(rank_alloc(rank, sample_scratch_bytes(rows), MEM_WORKSPACE, "sampling scratch", &rank->buffers.sample_scratch, err));
+	TRY(host_alloc(rank, (size_t)rows * sizeof *rank->sampled, "sampled tokens", &rank->sampled, err));
+	return host_alloc(rank, bytes, "sampling parameters", &rank->sample_host, err);
+}
+
 #define ROPE_CHUNK 256 /* positions */
 
 static enum status prepare_rope(struct rank *rank, struct error *err)
@@ -153,6 +177,7 @@ enum status rank_prepare(struct rank *rank, struct error *err)
 	                                        .kv_heads = shape.kv_heads, .head_dim = c->head_dim, .dtype = rank->activation};
 	TRY(rank_alloc(rank, rank->device->vt->kv_bytes(&rank->cache.layout), MEM_KV, "kv cache", &rank->cache.data, err));
 	TRY(prepare_buffers(rank, err));
+	TRY(prepare_sampler(rank, err));
 	return prepare_rope(rank, err);
 }
 
@@ -161,6 +186,7 @@ void rank_release(struct rank *rank)
 	if (rank->device) {
 		const struct device_ops *vt = rank->device->vt;
 		graphs_forget(rank);
+		trace_destroy(&rank->trace);
 		if (rank->stream) vt->stream_destroy(rank->stream);
 		for (int i = 0; i < rank->host_block_count; i++) {
 			if (vt->host_free) vt->host_free(rank->device, rank->host_blocks[i]);
@@ -263,17 +289,29 @@ enum status rank_select_outputs(struct rank *rank, int first, int count, struct 
 	return rank->device->vt->copy(rank->stream, rank->buffers.meta + at, rows, (size_t)count * sizeof *rows, COPY_TO_DEVICE, err);
 }
 
-enum status rank_fetch_logits(struct rank *rank, int outputs, struct error *err)
+/* Rows [begin, end) of the logits to the host. */
+static enum status fetch_rows(struct rank *rank, int begin, int end, struct error *err)
 {
 	const size_t vocab = (size_t)rank->model->config.vocab_size, columns = (size_t)rank->weights.head.n;
 	const struct device_ops *vt = rank->device->vt;
-	if (outputs == 0 || columns == 0) return STATUS_OK;
 	float *host = rank->peers[0]->host_logits; /* made before the group was ready */
-	if (rank_gathers_logits(rank))
-		return rank->index ? STATUS_OK
-		                   : vt->copy(rank->stream, host, rank->buffers.logits, (size_t)outputs * vocab * sizeof(float), COPY_TO_HOST, err);
-	for (int i = 0; i < outputs; i++)
+	if (rank_gathers_logits(rank)) {
+		if (rank->index != 0) return STATUS_OK;
+		size_t at = (size_t)begin * vocab;
+		return vt->copy(rank->stream, host + at, rank->buffers.logits + at, (size_t)(end - begin) * vocab * sizeof(float), COPY_TO_HOST, err);
+	}
+	for (int i = begin; i < end && columns; i++)
 		TRY(vt->copy(rank->stream, host + (size_t)i * vocab + (size_t)rank->weights.head_begin, rank->buffers.logits + (size_t)i * columns,
 		             columns * sizeof(float), COPY_TO_HOST, err));
+	return STATUS_OK;
+}
+
+enum status rank_fetch_logits(struct rank *rank, int outputs, const bool *rows, struct error *err)
+{
+	for (int begin = 0, end; begin < outputs; begin = end) {
+		bool wanted = !rows || rows[begin];
+		for (end = begin + 1; end < outputs && (!rows || rows[end]) == wanted;) end++;
+		if (wanted) TRY(fetch_rows(rank, begin, end, err));
+	}
 	return STATUS_OK;
 }

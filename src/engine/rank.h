@@ -11,6 +11,7 @@
 #include "device/device.h"
 #include "engine/kv.h"
 #include "engine/step.h"
+#include "engine/trace.h"
 #include "model/config.h"
 #include "model/rope.h"
 #include "model/shard.h"
@@ -57,6 +58,8 @@ struct rank_buffers {
 	float *head_x;  /* [outputs, H] */
 	void *head_h;   /* [outputs, H] normed */
 	float *logits;  /* [outputs, head.n]; of rank 0, where the logits are gathered on the device: [outputs, V] */
+	void *sample;   /* rank 0: device copy of sample_host (device_sampler.h) */
+	void *sample_scratch;
 	float *rope;    /* [context, rotary_dim] cos and sin of every position */
 	float *cos_sin; /* [T, rotary_dim] of the step's rows */
 	char *meta;     /* device copy of meta_host */
@@ -105,11 +108,15 @@ struct rank {
 	const int32_t *output_row; /* device, [outputs] */
 	bool all_rows;             /* the outputs are the rows, in order */
 	float *host_logits; /* rank 0's, host, [outputs][V] */
+	void *sample_host;       /* rank 0's, host: what the sample op reads; NULL: it does not sample */
+	struct sample_choice *sampled; /* rank 0's, host, [outputs] */
 	struct best_token *best; /* host, [outputs]: of this rank's vocabulary rows */
 	void **host_blocks;      /* host memory that copies are fast with, for the way out */
 	int host_block_count;
 	struct recorded_step recorded[STEP_BUCKETS][RESULT_COUNT]; /* graphs.h */
 	int replays; /* which of them in this step, for comparison with the peers */
+	struct trace *trace;      /* made by the first measurement */
+	bool tracing;             /* the step that is being put on the stream is traced */
 	void **allocations; /* device memory of weights and buffers, for the way out */
 	int allocation_count, allocation_capacity;
 	_Atomic uint64_t heartbeat; /* bumped after every op: the coordinator tells slow from stuck */
@@ -145,6 +152,12 @@ static inline NODISCARD enum status rank_moves(struct rank *rank, struct error *
 	return atomic_load_explicit(group_abort_flag(rank->group), memory_order_relaxed) ? group_error(rank->group, err) : STATUS_OK;
 }
 
+/* Behind every op: a mark, if the step is traced. */
+static inline NODISCARD enum status rank_mark(struct rank *rank, const char *op, struct error *err)
+{
+	return rank->tracing ? trace_mark(rank->trace, rank->stream, op, err) : STATUS_OK;
+}
+
 /* Fills metadata of `plan` from this rank's block tables and copies it to the device. KV must be reserved. bucket: rows of a decode step,
  * padding included; 0: no padding. Padding rows are token 0 at position 0, alone in a sequence whose only block is the sink. */
 enum status rank_assemble(struct rank *rank, const struct step_plan *plan, int bucket, struct error *err) NODISCARD;
@@ -152,7 +165,11 @@ enum status rank_assemble(struct rank *rank, const struct step_plan *plan, int b
 void rank_view_bucket(struct rank *rank, int bucket);
 /* Makes rows [first, first + count) of the step just run the output rows (count <= max_outputs). */
 enum status rank_select_outputs(struct rank *rank, int first, int count, struct error *err) NODISCARD;
-/* Copies the logits of `outputs` rows that forward_head made to host_logits: rank 0 all of them, or each rank its columns. */
-enum status rank_fetch_logits(struct rank *rank, int outputs, struct error *err) NODISCARD;
+/* Copies the logits of `outputs` rows that forward_head made to host_logits: rank 0 whole rows, or each rank its columns. rows: which of
+ * them; NULL: all. */
+enum status rank_fetch_logits(struct rank *rank, int outputs, const bool *rows, struct error *err) NODISCARD;
+/* Rows and adjustments that the device's sampler has room for in a step. */
+int rank_sample_rows(const struct rank_options *options);
+int rank_sample_adjusts(const struct rank_options *options);
 
 #endif

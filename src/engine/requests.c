@@ -169,10 +169,36 @@ static bool wants_best(const struct tandem *t)
 	return true;
 }
 
+/* The sequence of an output as samplers see it. */
+static struct sampler_input input_of(const struct sequence *s, float *logits)
+{
+	bool hold = held(s);
+	return (struct sampler_input){.logits = logits, .prompt = s->tokens, .prompt_count = s->prompt_count, .generated = s->tokens + s->prompt_count,
+	                              .generated_count = s->count - s->prompt_count, .masked = hold ? s->stop_ids : NULL,
+	                              .masked_count = hold ? s->stop_count : 0};
+}
+
+/* Where the tokens of the step will be picked, and what is needed for it. */
+static void choose_result(struct tandem *t)
+{
+	struct step_plan *plan = &t->plan;
+	plan->result = RESULT_LOGITS;
+	if (wants_best(t)) plan->result = RESULT_BEST;
+	else if (t->device_sampler && plan->outputs <= t->sample_rows) plan->result = RESULT_SAMPLED;
+	if (plan->result != RESULT_SAMPLED) return;
+	device_sampler_begin(t->device_sampler, t->sample_rows); /* padding rows are skipped */
+	for (int i = 0; i < plan->outputs; i++) {
+		const struct sequence *s = plan->sequence[plan->output_seq[i]];
+		struct sampler_input in = input_of(s, NULL);
+		plan->to_host[i] = !device_sampler_add(t->device_sampler, i, &s->sampling, &in);
+	}
+	plan->sample_bytes = device_sampler_bytes_used(t->device_sampler);
+}
+
 static enum status run_plan(struct tandem *t, struct error *err)
 {
 	t->plan.generation = ++t->generation;
-	t->plan.result = wants_best(t) ? RESULT_BEST : RESULT_LOGITS;
+	choose_result(t);
 	uint64_t before = coordinator_all_reduces(t->coordinator);
 	TRY(coordinator_step(t->coordinator, &t->plan, err));
 	t->collectives_per_step = (int)(coordinator_all_reduces(t->coordinator) - before);
@@ -184,18 +210,24 @@ static float *row_of_logits(const struct tandem *t, int row)
 	return coordinator_logits(t->coordinator) + (size_t)row * (size_t)t->model.config.vocab_size;
 }
 
+/* The token of an output of the step just run. */
+static enum status choose(struct tandem *t, int output, const struct sequence *s, struct sampler_choice *choice, struct error *err)
+{
+	if (t->plan.result == RESULT_BEST) {
+		*choice = (struct sampler_choice){.token = -1};
+		return coordinator_best(t->coordinator, output, &choice->token, err);
+	}
+	if (t->plan.result == RESULT_SAMPLED && !t->plan.to_host[output])
+		return device_sampler_choice(coordinator_sampled(t->coordinator, output), choice, err);
+	struct sampler_input in = input_of(s, row_of_logits(t, output));
+	return sampler_pick(t->sampler, &s->sampling, &in, choice, err);
+}
+
 static enum status pick(struct tandem *t, int output, struct tandem_event *event, struct error *err)
 {
 	struct sequence *s = t->plan.sequence[t->plan.output_seq[output]];
-	bool hold = held(s);
-	struct sampler_choice choice = {0};
-	if (t->plan.result == RESULT_BEST) TRY(coordinator_best(t->coordinator, output, &choice.token, err));
-	else {
-		struct sampler_input in = {.logits = row_of_logits(t, output), .prompt = s->tokens, .prompt_count = s->prompt_count,
-		                           .generated = s->tokens + s->prompt_count, .generated_count = s->count - s->prompt_count,
-		                           .masked = hold ? s->stop_ids : NULL, .masked_count = hold ? s->stop_count : 0};
-		TRY(sampler_pick(t->sampler, &s->sampling, &in, &choice, err));
-	}
+	struct sampler_choice choice;
+	TRY(choose(t, output, s, &choice, err));
 	s->finish = sequence_append(s, choice.token);
 	*event = event_of(s, 0);
 	give_choice(event, &choice);

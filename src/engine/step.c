@@ -17,7 +17,8 @@ enum status step_plan_init(struct step_plan *p, const struct step_limits *limits
 		if (!*ints[i]) st = STATUS_NO_MEMORY;
 	}
 	p->sequence = mem_zalloc(seqs, sizeof *p->sequence, "step plan", err);
-	if (!p->sequence) st = STATUS_NO_MEMORY;
+	p->to_host = mem_zalloc(outputs, sizeof *p->to_host, "step plan", err);
+	if (!p->sequence || !p->to_host) st = STATUS_NO_MEMORY;
 	if (st != STATUS_OK) step_plan_fini(p);
 	return st;
 }
@@ -33,6 +34,7 @@ void step_plan_fini(struct step_plan *p)
 	free(p->output_row);
 	free(p->output_seq);
 	free(p->sequence);
+	free(p->to_host);
 	*p = (struct step_plan){0};
 }
 

@@ -5,6 +5,7 @@
 #define TANDEM_ENGINE_STEP_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include "base/status.h"
@@ -19,8 +20,9 @@ struct step_limits {
 
 /* What a step gives for its output rows. */
 enum step_result {
-	RESULT_LOGITS, /* the rows of logits, in host memory */
-	RESULT_BEST,   /* the likeliest token of each, found on the devices: no logits leave them */
+	RESULT_LOGITS,  /* the rows of logits, in host memory */
+	RESULT_BEST,    /* the likeliest token of each, found on the devices: no logits leave them */
+	RESULT_SAMPLED, /* a token of each, drawn on rank 0's device; logits in host memory of those that it leaves alone (`to_host`) */
 	RESULT_COUNT
 };
 
@@ -38,6 +40,8 @@ struct step_plan {
 	int32_t *output_seq;  /* [outputs] index into the seq arrays */
 	struct sequence **sequence; /* [seqs]; the coordinator's, ranks do not look at it */
 	enum step_result result;
+	bool *to_host;        /* [outputs] RESULT_SAMPLED: the host draws this one */
+	size_t sample_bytes;  /* RESULT_SAMPLED: of what the device's sampler reads, from the beginning of rank 0's sample_host */
 };
 
 /* Whether every row is a sequence's only one and an output. */

@@ -154,6 +154,10 @@ static enum status open_group(struct tandem *t, const struct tandem_options *o, 
 	                                .timeout_ms = t->timeout_ms, .fault = t->fault.count ? &t->fault : NULL, .log = &t->log,
 	                                .interrupt = &t->interrupted, .progress = t->user_progress ? forward_progress : NULL, .progress_context = t};
 	TRY(coordinator_open(&t->coordinator, &c, err));
+	void *memory = coordinator_sample_memory(t->coordinator);
+	t->sample_rows = rank_sample_rows(&rank);
+	if (memory)
+		TRY(device_sampler_create(&t->device_sampler, t->model.config.vocab_size, t->sample_rows, rank_sample_adjusts(&rank), memory, err));
 	struct scheduler_options s = {.max_seqs = t->max_sequences, .max_rows = t->max_rows, .kv_blocks = t->kv_blocks,
 	                              .block_tokens = t->block_tokens, .max_queue = t->max_queue, .kv = coordinator_kv(t->coordinator)};
 	return scheduler_create(&t->scheduler, &s, err);
@@ -190,6 +194,7 @@ void tandem_close(struct tandem **engine)
 	if (!t) return;
 	*engine = NULL;
 	coordinator_close(&t->coordinator);
+	device_sampler_destroy(&t->device_sampler);
 	requests_forget_kept(t);
 	scheduler_destroy(&t->scheduler);
 	sampler_destroy(&t->sampler);

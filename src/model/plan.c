@@ -214,11 +214,13 @@ static void sum_state(struct plan_degree *d, const struct model_config *c, const
 	d->state_per_sequence = (uint64_t)p->gdn * (conv + recurrent);
 }
 
-/* Activations that live at once: the residual and its norm [T,H]; the widest pair of a linear's output and what is made of it; one row
- * of logits per sequence is left out, it is small beside a prefill chunk. An estimate, not the engine's own layout. */
-static void sum_workspace(struct plan_degree *d, const struct model_config *c, const struct plan_options *o)
+/* Elements of the activation type that a row takes besides its norm: of a dense layer all that the engine keeps (qkv, attended, gate and up,
+ * product); of others, which do not run yet, the widest pair of a linear's output and what is made of it. */
+static uint64_t row_elements(const struct plan_degree *d, const struct model_config *c, const struct parts *p)
 {
-	uint64_t rows = (uint64_t)(o->max_rows > 0 ? o->max_rows : 512), widest = 0;
+	uint64_t widest = 0;
+	if (p->attention == c->layers && p->dense == c->layers && !c->attn_output_gate)
+		return (uint64_t)(2 * local_length(p->q, d->world_size) + 2 * local_length(p->kv, d->world_size) + 3 * local_length(p->mlp, d->world_size));
 	for (int i = 0; i < d->families; i++) {
 		const struct plan_family *f = &d->family[i];
 		bool per_token = f->runs && strncmp(f->family, "moe expert", 10) != 0 && strcmp(f->kind, "vocab") != 0;
@@ -229,8 +231,19 @@ static void sum_workspace(struct plan_degree *d, const struct model_config *c, c
 		uint64_t width = (uint64_t)c->moe.experts_per_token * (uint64_t)(2 * c->moe.intermediate / d->world_size + c->hidden_size);
 		if (width > widest) widest = width;
 	}
-	d->scratch_bytes = 2 * rows * (uint64_t)c->hidden_size * 4;
-	d->workspace_bytes = rows * (2 * (uint64_t)c->hidden_size + widest) * dtype_bytes(o->activation) + (uint64_t)c->vocab_size * 4;
+	return widest;
+}
+
+/* As rank.c makes them: per row the residual stream and rope in f32, norm and the rest in the activation type; per output row what the head
+ * reads and, on the rank that gathers them, whole logits; the rope table. */
+static void sum_workspace(struct plan_degree *d, const struct model_config *c, const struct parts *p, const struct plan_options *o)
+{
+	uint64_t rows = (uint64_t)(o->max_rows > 0 ? o->max_rows : 512), outputs = (uint64_t)(o->max_outputs > 0 ? o->max_outputs : 32);
+	uint64_t context = (uint64_t)(o->context > 0 ? o->context : c->max_position < 8192 ? c->max_position : 8192);
+	uint64_t hidden = (uint64_t)c->hidden_size, rotary = (uint64_t)c->rotary_dim, act = dtype_bytes(o->activation);
+	d->scratch_bytes = 2 * rows * hidden * dtype_bytes(o->partial);
+	d->workspace_bytes = rows * ((hidden + rotary) * 4 + (hidden + row_elements(d, c, p)) * act) +
+	                     outputs * (hidden * (4 + act) + (uint64_t)c->vocab_size * 4) + context * rotary * 4 + o->stream_bytes;
 }
 
 static int64_t tokens_that_fit(const struct plan_degree *d, uint64_t memory)
@@ -259,6 +272,6 @@ void plan_degree(struct plan_degree *out, const struct model_config *config, int
 	out->gdn_v_heads = config->gdn.v_heads / world_size;
 	sum_bytes(out, config);
 	sum_state(out, config, &p, options->kv);
-	sum_workspace(out, config, options);
+	sum_workspace(out, config, &p, options);
 	if (options->device_memory) out->kv_tokens = tokens_that_fit(out, options->device_memory);
 }

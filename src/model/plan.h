@@ -34,8 +34,8 @@ struct plan_degree {
 	uint64_t sharded_bytes, replicated_bytes; /* weights in the declared dtype, per rank; 0 if not legal */
 	uint64_t kv_per_token; /* bytes a token, this rank */
 	uint64_t state_per_sequence; /* GDN state, bytes a sequence, this rank */
-	uint64_t scratch_bytes;   /* partial sums that the peers read: two generations of [max_rows, H] f32 */
-	uint64_t workspace_bytes; /* estimate of the activations of one step */
+	uint64_t scratch_bytes;   /* partial sums that the peers read: two generations of [max_rows, H] */
+	uint64_t workspace_bytes; /* activations, logits, rope table; of models that run what the engine makes, else an estimate */
 	int64_t kv_tokens; /* that fit in device_memory after weights, scratch, workspace and the GDN state of one sequence; 0:
 	                    * the weights alone do not fit; -1: unknown (device_memory 0, or not legal) */
 };
@@ -43,8 +43,12 @@ struct plan_degree {
 struct plan_options {
 	uint64_t device_memory; /* bytes per device; 0: unknown */
 	int max_rows;           /* rows of the largest step (prefill chunk), for scratch and workspace; 0: 512 */
+	int max_outputs;        /* rows of logits of a step; 0: 32 */
+	int context;            /* longest sequence; 0: the model's, at most 8192 */
 	enum dtype activation;  /* F32 on CPU */
 	enum dtype kv;          /* F32 on CPU */
+	enum dtype partial;     /* of partial sums: F32 on CPU */
+	uint64_t stream_bytes;  /* workspace of the back end's stream */
 };
 
 /* Never fails for an illegal degree: it says so in the result. */

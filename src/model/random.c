@@ -160,7 +160,14 @@ static enum status random_read(struct source *source, const struct source_tensor
 	return STATUS_OK;
 }
 
-static const struct source_ops random_ops = {.close = random_close, .find = random_find, .read = random_read};
+static void random_recipe(const struct source *source, const struct source_tensor *tensor, struct source_recipe *out)
+{
+	struct range range = range_of(tensor);
+	*out = (struct source_recipe){.seed = ((const struct random_source *)source)->seed, .stream = tensor->stream, .offset = range.offset,
+	                              .scale = range.scale};
+}
+
+static const struct source_ops random_ops = {.close = random_close, .find = random_find, .read = random_read, .recipe = random_recipe};
 
 enum status source_open_random(struct source **out, uint64_t seed, enum dtype dtype, struct error *err)
 {

@@ -60,6 +60,13 @@ void source_done(struct source *source, const struct source_tensor *tensor, int6
 	if (source->ops->done && inside(row, rows, tensor->shape[0])) source->ops->done(source, tensor, row, rows);
 }
 
+bool source_recipe(const struct source *source, const struct source_tensor *tensor, struct source_recipe *out)
+{
+	if (!source->ops->recipe) return false;
+	source->ops->recipe(source, tensor, out);
+	return true;
+}
+
 uint64_t source_bytes_read(const struct source *source)
 {
 	return atomic_load_explicit(&source->bytes_read, memory_order_relaxed);

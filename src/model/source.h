@@ -59,6 +59,12 @@ struct source_scratch {
 void source_scratch_fini(struct source_scratch *scratch);
 enum status source_read(struct source *source, const struct source_tensor *tensor, int64_t row, int64_t rows, int64_t col, int64_t cols,
                         struct source_scratch *scratch, const void **data, size_t *stride, struct error *err) NODISCARD;
+/* How the elements of a random tensor are made (random.c), for a device that makes them itself; false: they come from a file. */
+struct source_recipe {
+	uint64_t seed, stream;
+	float offset, scale;
+};
+bool source_recipe(const struct source *source, const struct source_tensor *tensor, struct source_recipe *out);
 /* Rows [row, row+rows) are no longer needed by anybody: their pages may leave memory. */
 void source_done(struct source *source, const struct source_tensor *tensor, int64_t row, int64_t rows);
 /* Bytes of tensor data handed out so far, and bytes in all tensors (0 for random). */

@@ -6,7 +6,7 @@
 
 #include "model/source.h"
 
-/* Arguments were checked by source.c: read is inside the tensor. `done` and `has` may be NULL. */
+/* Arguments were checked by source.c: read is inside the tensor. `done`, `has` and `recipe` may be NULL. */
 struct source_ops {
 	void (*close)(struct source *source);
 	enum status (*find)(struct source *source, const char *name, struct source_tensor *out, int dims, int64_t rows, int64_t cols,
@@ -15,6 +15,7 @@ struct source_ops {
 	enum status (*read)(struct source *source, const struct source_tensor *tensor, int64_t row, int64_t rows, int64_t col, int64_t cols,
 	                    struct source_scratch *scratch, const void **data, size_t *stride, struct error *err);
 	void (*done)(struct source *source, const struct source_tensor *tensor, int64_t row, int64_t rows);
+	void (*recipe)(const struct source *source, const struct source_tensor *tensor, struct source_recipe *out);
 };
 
 /* First member of each implementation. */

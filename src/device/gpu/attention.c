@@ -14,7 +14,7 @@ static const struct attention_kernel *const decode_kernels[] = {
 	&attention_decode, NULL};
 static const struct attention_kernel *const prefill_kernels[] = {
 #ifdef GPU_CUDA
-	&attention_prefill_tensor,
+	&attention_prefill_wide, &attention_prefill_tensor,
 #endif
 	&attention_tile, NULL};
 

@@ -56,7 +56,7 @@ struct attention_kernel {
 	enum status (*launch)(const struct gpu_context *ctx, const struct attention_params *p, enum dtype dtype, struct error *err);
 };
 extern const struct attention_kernel attention_decode, attention_tile;                /* any device */
-extern const struct attention_kernel attention_decode_tensor, attention_prefill_tensor; /* CUDA */
+extern const struct attention_kernel attention_decode_tensor, attention_prefill_tensor, attention_prefill_wide; /* CUDA */
 #ifdef __cplusplus
 }
 #endif

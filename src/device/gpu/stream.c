@@ -91,6 +91,11 @@ static size_t workspace_bytes(const struct stream_options *options, const struct
 	return most;
 }
 
+size_t gpu_stream_object_bytes(const struct stream_options *options)
+{
+	return workspace_bytes(options) + GPU_COUNTERS * sizeof(uint32_t);
+}
+
 void gpu_stream_object_destroy(struct stream *base)
 {
 	if (!base) return;
@@ -142,19 +147,35 @@ struct gpu_event_object {
 	gpu_event event;
 };
 
-enum status gpu_event_object_create(struct device *device, struct event **out, struct error *err)
+static enum status create_event(struct device *device, bool timed, struct event **out, struct error *err)
 {
 	*out = NULL;
 	struct gpu_event_object *object = mem_zalloc(1, sizeof *object, "gpu event", err);
 	if (!object) return STATUS_NO_MEMORY;
 	object->base.vt = device->vt;
-	enum status st = gpu_check(gpu_event_create(&object->event), "event", err);
+	enum status st = gpu_check(timed ? gpu_event_create_timing(&object->event) : gpu_event_create(&object->event), "event", err);
 	if (st != STATUS_OK) {
 		free(object);
 		return st;
 	}
 	*out = &object->base;
 	return STATUS_OK;
+}
+
+enum status gpu_event_object_create(struct device *device, struct event **out, struct error *err)
+{
+	return create_event(device, false, out, err);
+}
+
+enum status gpu_event_object_create_timed(struct device *device, struct event **out, struct error *err)
+{
+	return create_event(device, true, out, err);
+}
+
+enum status gpu_event_object_elapsed_ms(const struct event *from, const struct event *to, float *ms, struct error *err)
+{
+	return gpu_check(gpu_event_elapsed_ms(ms, ((const struct gpu_event_object *)from)->event, ((const struct gpu_event_object *)to)->event),
+	                 "event times", err);
 }
 
 void gpu_event_object_destroy(struct event *event)
