@@ -64,8 +64,10 @@ struct world_buffers { /* host memory, pinned but for h, until the stream is don
 	unsigned char *partial, *x, *h;
 	float *bias, *weight;
 };
-/* Fills partial and x in device memory and puts the all-reduce on the stream. */
-enum status world_all_reduce(struct world_rank *rank, const struct world_sum *sum, struct world_buffers *host);
+/* The numbers, in host memory: allocates, so not while a graph is recorded. */
+enum status world_prepare(struct world_rank *rank, const struct world_sum *sum, struct world_buffers *host);
+/* Copies them into partial and x and puts the all-reduce on the stream. */
+enum status world_all_reduce(struct world_rank *rank, const struct world_sum *sum, const struct world_buffers *host);
 /* After comm_sync: compares all of x, what lies between its rows too, bit by bit, and h within a bound. */
 void world_compare(struct world_rank *rank, const struct world_sum *sum, struct world_buffers *host);
 void world_buffers_free(struct world_buffers *host);

@@ -44,6 +44,7 @@ struct p2p_comm {
 	bool along_tree;
 	struct p2p_tree tree;
 	bool watched;
+	bool shown; /* peers may know the memory's address */
 };
 
 /* Two H200: measured (docs/MEASUREMENTS.md). Others: where the bytes that packets send too much, 4/3 (P - 1) against 2 (P - 1) / P times the
@@ -425,6 +426,7 @@ static enum status exchange_places(struct p2p_comm *p, struct error *err)
 	struct comm *comm = &p->base;
 	struct place all[P2P_MAX_RANKS];
 	struct collective_desc desc = {.sequence = comm->sequence, .op = COLLECTIVE_SETUP, .count = sizeof p->place};
+	p->shown = true;
 	TRY(group_exchange(comm->group, comm->rank, &desc, &p->place, all, err));
 	p->view.blocks = P2P_MAX_BLOCKS;
 	for (int r = 0; r < comm->world_size; r++) {
@@ -462,8 +464,14 @@ static enum status p2p_create(struct comm **out, const struct link *link, struct
 	p->view.rank = link->rank;
 	p->view.ranks = link->world_size;
 	enum status st = build(p, link, err);
-	if (st == STATUS_OK) *out = &p->base;
-	else p2p_destroy(&p->base);
+	if (st == STATUS_OK) {
+		*out = &p->base;
+		return st;
+	}
+	/* A peer may have left the last meeting with success, where this rank saw an abort, and its first kernel writes here: the memory goes with the
+	 * device. */
+	if (p->shown) p->memory = NULL;
+	p2p_destroy(&p->base);
 	return st;
 }
 
