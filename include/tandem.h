@@ -181,6 +181,15 @@ TANDEM_API int tandem_logits(struct tandem *engine, const int32_t *tokens, int c
                              int (*row)(void *context, int position, const float *logits, int vocab_size), void *context,
                              struct tandem_error *err);
 
+/* Measurements. They run the step that tandem_step has just run once more, on the devices alone, which changes nothing: right after a
+ * tandem_step that was not idle, before requests are submitted or cancelled.
+ * trace: eagerly, with a mark behind every op; `span` is called for each op of each rank, in order: section "layers" or "head", op as in
+ * device/ops.h, "all_reduce" or "fence", begin and length. A span includes the wait for the host, where that is slower than the device.
+ * time: a recorded decode step `repeats` times without the host between; *ms is one of them on the slowest rank. UNSUPPORTED: not recorded. */
+TANDEM_API int tandem_trace_step(struct tandem *engine, void (*span)(void *context, int rank, const char *section, const char *op, double begin_us, double us),
+                                 void *context, struct tandem_error *err);
+TANDEM_API int tandem_time_step(struct tandem *engine, int repeats, double *ms, struct tandem_error *err);
+
 /* Async-signal-safe: the current and later steps end soon with CANCELLED until cleared (tandem_interrupt(engine, false)). */
 TANDEM_API void tandem_interrupt(struct tandem *engine, bool on);
 

@@ -116,6 +116,11 @@ struct device_ops {
 	enum status (*event_record)(struct event *event, struct stream *stream, struct error *err);
 	enum status (*event_wait)(struct event *event, struct stream *stream, struct error *err); /* the stream waits, not the caller */
 
+	/* For measurements: an event that remembers when the stream got there, and the time between two such, once the stream was synchronised.
+	 * NULL: streams are eager, the host's clock says it. */
+	enum status (*event_create_timed)(struct device *device, struct event **out, struct error *err);
+	enum status (*event_elapsed_ms)(const struct event *from, const struct event *to, float *ms, struct error *err);
+
 	/* Host memory of COPY_TO_HOST / COPY_TO_DEVICE must stay until the next stream_sync. */
 	enum status (*copy)(struct stream *stream, void *dst, const void *src, size_t bytes, enum copy_kind kind, struct error *err);
 
@@ -140,6 +145,9 @@ struct device_ops {
 	enum status (*vector_put)(struct stream *stream, float *dst, const void *src, enum dtype dtype, int n, struct error *err);
 
 	size_t (*kv_bytes)(const struct kv_layout *layout);
+
+	/* Reads `bytes` (a multiple of 16) of device memory once, for measuring; *sum, device memory, takes what stands for the values read. NULL: none. */
+	enum status (*read_memory)(struct stream *stream, const void *data, size_t bytes, uint32_t *sum, struct error *err);
 
 	struct op_table ops;
 };

@@ -6,6 +6,7 @@
 #include "base/clock.h"
 #include "base/mem.h"
 #include "base/rng.h"
+#include "engine/graphs.h"
 #include "engine/sequence.h"
 #include "model/plan.h"
 
@@ -312,6 +313,18 @@ enum status coordinator_head(struct coordinator *c, int first, int count, struct
 		c->workers[r].head_count = count;
 	}
 	return command_all(c, WORKER_HEAD, err);
+}
+
+enum status coordinator_measure(struct coordinator *c, int repeats, struct error *err)
+{
+	if (group_aborted(c->group)) return group_error(c->group, err);
+	for (int r = 0; r < c->options.world_size; r++) {
+		c->workers[r].repeats = repeats;
+		if (!c->workers[r].plan || !c->workers[r].plan->rows) return FAIL(err, BAD_INPUT, "measurement: no step was run yet");
+		if (repeats && !graphs_bucket(&c->workers[r].rank, c->workers[r].plan))
+			return FAIL(err, UNSUPPORTED, "measurement: the last step is not a recorded one");
+	}
+	return command_all(c, WORKER_MEASURE, err);
 }
 
 float *coordinator_logits(struct coordinator *c)

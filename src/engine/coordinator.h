@@ -46,6 +46,9 @@ enum status coordinator_best(const struct coordinator *coordinator, int output, 
 void *coordinator_sample_memory(struct coordinator *coordinator);
 /* Of output `output` of the last step, which had RESULT_SAMPLED. */
 const struct sample_choice *coordinator_sampled(const struct coordinator *coordinator, int output);
+/* Runs the step just run once more on the devices alone, traced; or, repeats > 0, its recorded form so often: UNSUPPORTED if there is none.
+ * Results are in each rank's trace. Nothing may have been done between that step and this. */
+enum status coordinator_measure(struct coordinator *coordinator, int repeats, struct error *err) NODISCARD;
 void coordinator_abort(struct coordinator *coordinator, const struct error *reason);
 bool coordinator_dead(const struct coordinator *coordinator);
 /* A new group on the same devices and weights; all sequences' KV is dropped. DEVICE_FAULT if a device did not come back. */

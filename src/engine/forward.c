@@ -9,6 +9,7 @@
 	do {                                                                      \
 		TRY(rank_moves(rank, err));                                           \
 		TRY(OP(rank->stream, op, &((struct op##_args)__VA_ARGS__), err));     \
+		TRY(rank_mark(rank, #op, err));                                       \
 	} while (0)
 /* The back end's op that does several steps in one pass; what stands in the other branch is what it must compute. */
 #define FUSED(op, weights) (rank->stream->vt->ops.op && (weights)->parts == 1)
@@ -57,6 +58,7 @@ static enum status row_parallel(struct rank *rank, struct tensor in, const struc
 		s->normed = true;
 	}
 	TRY(COMM(rank->comm, all_reduce, rank->stream, &sum, err));
+	TRY(rank_mark(rank, "all_reduce", err));
 	return rank_moves(rank, err);
 }
 
@@ -167,6 +169,7 @@ enum status forward_head(struct rank *rank, int outputs, enum step_result result
 	struct tensor h = tensor_view(rank->buffers.head_h, rank->activation, TENSOR_REPLICATED, outputs, c->hidden_size);
 	struct tensor logits = logits_slice(rank, outputs, result);
 
+	if (rank->tracing) rank->trace->section = "head";
 	if (outputs && w->head.n) {
 		if (rank->all_rows) last = x;
 		else RUN(gather_rows, {.x = x, .row = rank->output_row, .out = last});
@@ -175,7 +178,10 @@ enum status forward_head(struct rank *rank, int outputs, enum step_result result
 		if (result == RESULT_BEST) RUN(argmax, {.logits = logits, .begin = w->head_begin, .out = rank->best});
 	}
 	if (!outputs || result == RESULT_BEST || !rank_gathers_logits(rank)) return STATUS_OK;
-	if (rank->world_size > 1) TRY(COMM(rank->comm, fence, rank->stream, err));
+	if (rank->world_size > 1) {
+		TRY(COMM(rank->comm, fence, rank->stream, err));
+		TRY(rank_mark(rank, "fence", err));
+	}
 	if (result == RESULT_SAMPLED && rank->index == 0)
 		RUN(sample, {.logits = tensor_view(rank->buffers.logits, DTYPE_F32, TENSOR_REPLICATED, outputs, c->vocab_size), .row = rank->buffers.sample,
 		             .adjust = sample_adjusts(rank), .scratch = rank->buffers.sample_scratch, .out = rank->sampled});

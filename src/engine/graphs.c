@@ -45,7 +45,8 @@ static enum status record(struct rank *rank, int rows, enum step_result result, 
 static enum status prepare(struct rank *rank, int index, struct error *err)
 {
 	const struct device_ops *vt = rank->device->vt;
-	const struct step_plan nothing = {.rows = 0};
+	int32_t zero = 0;
+	const struct step_plan nothing = {.token = &zero, .position = &zero, .row_start = &zero, .kv_len = &zero, .output_row = &zero};
 	const int rows = step_bucket_rows(index);
 	TRY(rank_assemble(rank, &nothing, rows, err));
 	for (int result = 0; result < RESULT_COUNT; result++) {

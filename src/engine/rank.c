@@ -186,6 +186,7 @@ void rank_release(struct rank *rank)
 	if (rank->device) {
 		const struct device_ops *vt = rank->device->vt;
 		graphs_forget(rank);
+		trace_destroy(&rank->trace);
 		if (rank->stream) vt->stream_destroy(rank->stream);
 		for (int i = 0; i < rank->host_block_count; i++) {
 			if (vt->host_free) vt->host_free(rank->device, rank->host_blocks[i]);

@@ -11,6 +11,7 @@
 #include "device/device.h"
 #include "engine/kv.h"
 #include "engine/step.h"
+#include "engine/trace.h"
 #include "model/config.h"
 #include "model/rope.h"
 #include "model/shard.h"
@@ -114,6 +115,8 @@ struct rank {
 	int host_block_count;
 	struct recorded_step recorded[STEP_BUCKETS][RESULT_COUNT]; /* graphs.h */
 	int replays; /* which of them in this step, for comparison with the peers */
+	struct trace *trace;      /* made by the first measurement */
+	bool tracing;             /* the step that is being put on the stream is traced */
 	void **allocations; /* device memory of weights and buffers, for the way out */
 	int allocation_count, allocation_capacity;
 	_Atomic uint64_t heartbeat; /* bumped after every op: the coordinator tells slow from stuck */
@@ -147,6 +150,12 @@ static inline NODISCARD enum status rank_moves(struct rank *rank, struct error *
 {
 	atomic_fetch_add_explicit(&rank->heartbeat, 1, memory_order_relaxed);
 	return atomic_load_explicit(group_abort_flag(rank->group), memory_order_relaxed) ? group_error(rank->group, err) : STATUS_OK;
+}
+
+/* Behind every op: a mark, if the step is traced. */
+static inline NODISCARD enum status rank_mark(struct rank *rank, const char *op, struct error *err)
+{
+	return rank->tracing ? trace_mark(rank->trace, rank->stream, op, err) : STATUS_OK;
 }
 
 /* Fills metadata of `plan` from this rank's block tables and copies it to the device. KV must be reserved. bucket: rows of a decode step,

@@ -113,6 +113,30 @@ static enum status run_head(struct worker *w, struct error *err)
 	return sync_rank(w, err);
 }
 
+/* Every op of the last step marked, or its recorded form `repeats` times between two marks: in rank->trace. */
+static enum status measure(struct worker *w, struct error *err)
+{
+	struct rank *rank = &w->rank;
+	const struct step_plan *plan = w->plan;
+	const int bucket = graphs_bucket(rank, plan), outputs = bucket ? bucket : plan->outputs;
+	if (!rank->trace) TRY(trace_create(&rank->trace, rank->device, 24 * rank->model->config.layers + 64, err));
+	trace_begin(rank->trace, "layers");
+	TRY(graphs_meet(rank, bucket, plan->result, err));
+	TRY(trace_mark(rank->trace, rank->stream, "begin", err));
+	if (w->repeats) {
+		for (int i = 0; i < w->repeats; i++) TRY(graphs_replay(rank, bucket, plan->result, err));
+		TRY(trace_mark(rank->trace, rank->stream, "replays", err));
+	} else {
+		rank->tracing = true;
+		enum status st = forward_layers(rank, err);
+		if (st == STATUS_OK) st = forward_head(rank, outputs, plan->result, err);
+		rank->tracing = false;
+		if (st != STATUS_OK) return st;
+	}
+	TRY(sync_rank(w, err));
+	return trace_resolve(rank->trace, err);
+}
+
 /* A new comm; the old one is gone, and what was recorded with it goes. */
 static enum status rejoin(struct worker *w, struct error *err)
 {
@@ -136,6 +160,7 @@ static enum status run_command(struct worker *w, struct error *err)
 	case WORKER_OPEN: return open_rank(w, err);
 	case WORKER_STEP: return run_step(w, err);
 	case WORKER_HEAD: return run_head(w, err);
+	case WORKER_MEASURE: return measure(w, err);
 	case WORKER_REJOIN: return rejoin(w, err);
 	case WORKER_STOP: return fault(w, FAULT_SHUTDOWN, 0, err);
 	}

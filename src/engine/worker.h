@@ -17,6 +17,7 @@ enum worker_command {
 	WORKER_OPEN, /* device, stream, comm, weights, KV: ends with the group's readiness barrier */
 	WORKER_STEP, /* the plan, logits of its outputs included */
 	WORKER_HEAD, /* logits of rows [head_first, head_first + head_count) of the step just run */
+	WORKER_MEASURE, /* the step just run, again, on the devices alone: KV and results stay what they are */
 	WORKER_REJOIN, /* a new group on the same device and weights */
 	WORKER_STOP  /* leave; the thread ends */
 };
@@ -33,6 +34,7 @@ struct worker {
 	uint64_t accepted;   /* generation that the thread starts after */
 	const struct step_plan *plan;
 	int head_first, head_count;
+	int repeats;      /* of a measurement: replays between two marks; 0: once, eagerly, with a mark behind every op */
 	struct device_options device_options;
 	const struct device_ops *device_ops;
 	struct comm_options comm_options;

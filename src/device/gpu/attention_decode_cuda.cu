@@ -35,36 +35,47 @@ template <typename T, int DIM, bool EXACT> GPU_TEMPLATE gpu_vec16 load_piece(con
 
 template <typename T, int DIM, bool EXACT> GPU_TEMPLATE void load_keys(key_regs<DIM> &k, const T *group, int head_dim)
 {
+	const int dim = EXACT ? DIM : head_dim;
 	const int lane = (int)threadIdx.x % 32, g = lane / 4, c = lane % 4;
 	GPU_UNROLL for (int j = 0; j < DIM / 32; j++) {
-		k.low[j] = load_piece<T, DIM, EXACT>(group + g * head_dim, j * 32 + c * 8, head_dim);
-		k.high[j] = load_piece<T, DIM, EXACT>(group + (g + 8) * head_dim, j * 32 + c * 8, head_dim);
+		k.low[j] = load_piece<T, DIM, EXACT>(group + g * dim, j * 32 + c * 8, dim);
+		k.high[j] = load_piece<T, DIM, EXACT>(group + (g + 8) * dim, j * 32 + c * 8, dim);
 	}
 }
 
-/* Values of keys outside [first, end), counted in the group, are zeros: a weight of 0 does not silence a NaN. */
-template <typename T, int DIM, bool EXACT> GPU_TEMPLATE void load_values(value_regs<DIM> &v, const T *group, int head_dim, int first, int end)
+template <typename T, int DIM, bool EXACT> GPU_TEMPLATE void load_values(value_regs<DIM> &v, const T *group, int head_dim)
+{
+	const int dim = EXACT ? DIM : head_dim;
+	const int lane = (int)threadIdx.x % 32, g = lane / 4, c = lane % 4;
+	GPU_UNROLL for (int i = 0; i < 4; i++)
+		GPU_UNROLL for (int h = 0; h < DIM / 64; h++)
+			v.key[i][h] = load_piece<T, DIM, EXACT>(group + (2 * c + i % 2 + i / 2 * 8) * dim, h * 64 + g * 8, dim);
+}
+
+/* For a group of which only the keys [first, end) count: the others score -inf, and their values become zeros, since a weight of 0 does not
+ * silence the NaN that stale memory may hold. */
+template <int DIM> GPU_TEMPLATE void cut_group(float *score, value_regs<DIM> &v, int first, int end)
 {
 	const int lane = (int)threadIdx.x % 32, g = lane / 4, c = lane % 4;
 	GPU_UNROLL for (int i = 0; i < 4; i++) {
-		const int key = 2 * c + i % 2 + i / 2 * 8;
-		const bool seen = key >= first && key < end;
-		GPU_UNROLL for (int h = 0; h < DIM / 64; h++) {
-			v.key[i][h] = gpu_vec16{};
-			if (seen) v.key[i][h] = load_piece<T, DIM, EXACT>(group + key * head_dim, h * 64 + g * 8, head_dim);
-		}
+		const int scored = g + i / 2 * 8, valued = 2 * c + i % 2 + i / 2 * 8;
+		if (scored < first || scored >= end) score[i] = ATTENTION_NONE;
+		if (valued < first || valued >= end) GPU_UNROLL for (int h = 0; h < DIM / 64; h++) v.key[i][h] = gpu_vec16{};
 	}
 }
 
 /* score[4] = S^T of 16 keys and 8 heads in the layout of C. */
 template <typename T, int DIM> GPU_TEMPLATE void score_keys(float *score, const key_regs<DIM> &k, const gpu_vec16 *query)
 {
+	const int lane = (int)threadIdx.x % 32;
 	GPU_UNROLL for (int i = 0; i < 4; i++) score[i] = 0;
-	GPU_UNROLL for (int j = 0; j < DIM / 32; j++)
+	GPU_UNROLL for (int j = 0; j < DIM / 32; j++) {
+		const gpu_vec16 q = query[j * 32 + lane];
 		GPU_UNROLL for (int half = 0; half < 4; half += 2) {
 			const uint32_t a[4] = {k.low[j].x[half], k.high[j].x[half], k.low[j].x[half + 1], k.high[j].x[half + 1]};
-			tensor_mma<T>(score, a, query[j].x[half], query[j].x[half + 1]);
+			tensor_mma<T>(score, a, q.x[half], q.x[half + 1]);
 		}
+	}
 }
 
 /* acc[DIM / 64][4][4] += V^T P^T. */
@@ -86,14 +97,10 @@ template <int DIM> struct wave_state {
 	float max[2], sum[2], acc[DIM / 64][4][4];
 };
 
-/* Scores into weights, packed as the B side of the second product; acc is rescaled. first, end: the keys of the group that count. */
-template <typename T, int DIM> GPU_TEMPLATE void weigh(wave_state<DIM> &s, float *score, float scale, int first, int end, uint32_t *p)
+/* Scores into weights, packed as the B side of the second product; acc is rescaled. */
+template <typename T, int DIM> GPU_TEMPLATE void weigh(wave_state<DIM> &s, float *score, float scale, uint32_t *p)
 {
-	const int g = (int)threadIdx.x % 32 / 4;
-	GPU_UNROLL for (int i = 0; i < 4; i++) {
-		const int key = g + i / 2 * 8;
-		score[i] = key >= first && key < end ? score[i] * scale : ATTENTION_NONE;
-	}
+	GPU_UNROLL for (int i = 0; i < 4; i++) score[i] *= scale;
 	GPU_UNROLL for (int i = 0; i < 2; i++) {
 		float top = fmaxf(score[i], score[i + 2]);
 		GPU_UNROLL for (int mask = 4; mask < 32; mask *= 2) top = fmaxf(top, gpu_shfl_xor(top, mask));
@@ -110,11 +117,14 @@ template <typename T, int DIM> GPU_TEMPLATE void weigh(wave_state<DIM> &s, float
 	p[1] = tensor_transpose(tensor_pack<T>(score[2], score[3]));
 }
 
-/* First element of the group of keys that begins at `key`. */
-template <typename T> GPU_TEMPLATE const T *group_keys(const attention_params &p, const int32_t *table, int kv_head, int key)
+/* Where a group of keys lies. */
+struct group_place {
+	int block, token;
+};
+GPU_DEVICE group_place find_group(const attention_params &p, const int32_t *table, int key)
 {
-	const int block = p.block_shift >= 0 ? key >> p.block_shift : key / p.block_tokens;
-	return (const T *)p.kv + attention_kv_offset(p, table[block], kv_head, key - block * p.block_tokens);
+	const int index = p.block_shift >= 0 ? key >> p.block_shift : key / p.block_tokens;
+	return {table[index], key - index * p.block_tokens};
 }
 
 /* The wave's groups of the split. */
@@ -131,22 +141,26 @@ GPU_TEMPLATE void attend(const attention_params &p, int seq, int kv_head, const 
 	if (key >= range.end) return;
 	key_regs<DIM> k;
 	value_regs<DIM> v;
-	const T *group = group_keys<T>(p, table, kv_head, key);
+	group_place place = find_group(p, table, key);
+	const T *group = (const T *)p.kv + attention_kv_offset(p, place.block, kv_head, place.token);
 	load_keys<T, DIM, EXACT>(k, group, p.head_dim);
-	if (early) load_values<T, DIM, EXACT>(v, group + values, p.head_dim, range.first - key, range.end - key);
+	if (early) load_values<T, DIM, EXACT>(v, group + values, p.head_dim);
+	if (key + step < range.end) place = find_group(p, table, key + step);
 	while (true) {
 		const int next = key + step;
 		const bool more = next < range.end;
-		const T *next_group = more ? group_keys<T>(p, table, kv_head, next) : group;
+		const T *next_group = (const T *)p.kv + attention_kv_offset(p, place.block, kv_head, place.token);
+		if (next + step < range.end) place = find_group(p, table, next + step); /* a turn ahead of its use */
 		float score[4];
 		uint32_t weight[2];
 		score_keys<T, DIM>(score, k, query);
 		if (early && more) load_keys<T, DIM, EXACT>(k, next_group, p.head_dim);
-		if (!early) load_values<T, DIM, EXACT>(v, group + values, p.head_dim, range.first - key, range.end - key);
-		weigh<T, DIM>(s, score, p.scale_log2, range.first - key, range.end - key, weight);
+		if (!early) load_values<T, DIM, EXACT>(v, group + values, p.head_dim);
+		if (key < range.first || key + ATTENTION_GROUP > range.end) cut_group<DIM>(score, v, range.first - key, range.end - key);
+		weigh<T, DIM>(s, score, p.scale_log2, weight);
 		add_values<T, DIM>(s.acc, v, weight[0], weight[1]);
 		if (!more) break;
-		if (early) load_values<T, DIM, EXACT>(v, next_group + values, p.head_dim, range.first - next, range.end - next);
+		if (early) load_values<T, DIM, EXACT>(v, next_group + values, p.head_dim);
 		else load_keys<T, DIM, EXACT>(k, next_group, p.head_dim);
 		key = next, group = next_group;
 	}
@@ -192,10 +206,11 @@ GPU_TEMPLATE void finish(const attention_params &p, int seq, int row, int first_
 	}
 }
 
-template <typename T, int DIM, bool EXACT> GPU_KERNEL(THREADS) attention_decode_tensor_kernel(const attention_params p)
+template <typename T, int DIM, bool EXACT> __global__ void __launch_bounds__(THREADS, DIM > 128 ? 2 : 3) attention_decode_tensor_kernel(const attention_params p)
 {
 	GPU_SHARED(float, acc, WARPS *HEADS *(DIM + 1));
 	GPU_SHARED(float, stats, WARPS *HEADS * 2);
+	GPU_SHARED(gpu_vec16, query, DIM);
 	GPU_SHARED(int, flag, 1);
 	const int slices = (p.group + HEADS - 1) / HEADS, seq = (int)blockIdx.z;
 	const int kv_head = (int)blockIdx.y / slices, slice = (int)blockIdx.y % slices;
@@ -209,12 +224,13 @@ template <typename T, int DIM, bool EXACT> GPU_KERNEL(THREADS) attention_decode_
 	const attention_range range = attention_split(p, p.position[row], (int)blockIdx.x, WARPS * ATTENTION_GROUP);
 	if ((int)blockIdx.x >= range.active) return;
 
-	gpu_vec16 query[DIM / 32];
 	const T *q = (const T *)p.q + (int64_t)row * p.q_stride + (int64_t)(first_head + lane / 4) * p.head_dim;
-	GPU_UNROLL for (int j = 0; j < DIM / 32; j++) {
-		query[j] = gpu_vec16{};
-		if (lane / 4 < heads) query[j] = load_piece<T, DIM, EXACT>(q, j * 32 + lane % 4 * 8, p.head_dim);
+	for (int j = wave; j < DIM / 32; j += WARPS) {
+		gpu_vec16 piece = {};
+		if (lane / 4 < heads) piece = load_piece<T, DIM, EXACT>(q, j * 32 + lane % 4 * 8, p.head_dim);
+		query[j * 32 + lane] = piece;
 	}
+	gpu_sync();
 	wave_state<DIM> s = {};
 	s.max[0] = s.max[1] = ATTENTION_NONE;
 	attend<T, DIM, EXACT>(p, seq, kv_head, range, query, s);
@@ -223,7 +239,7 @@ template <typename T, int DIM, bool EXACT> GPU_KERNEL(THREADS) attention_decode_
 	finish<T, DIM>(p, seq, row, first_head, heads, range.active == 1, acc, stats);
 	if (range.active == 1) return;
 	if (attention_last_block(&p.counters[(int64_t)seq * gridDim.y + blockIdx.y], range.active, flag))
-		attention_combine<T>(p, seq, row, first_head, heads, range.active, acc);
+		attention_combine<T, 8>(p, seq, row, first_head, heads, range.active, acc);
 }
 
 /* ---- launcher */

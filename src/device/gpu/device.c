@@ -8,6 +8,7 @@
 
 #include "base/clock.h"
 #include "base/mem.h"
+#include "device/gpu/peak.h"
 
 /* 0 devices and a reason, where the runtime says that there are none. */
 static int count_devices(const char **reason)
@@ -118,9 +119,6 @@ static size_t gpu_kv_bytes(const struct kv_layout *l)
 	return (size_t)l->layers * (size_t)l->blocks * 2 * (size_t)l->kv_heads * (size_t)l->block_tokens * (size_t)l->head_dim * dtype_bytes(l->dtype);
 }
 
-/* Ops that are still being written: NULL in the table until the file is there, which then takes its line away here. */
-#pragma weak gpu_linear
-#pragma weak gpu_attention
 
 #define GPU_PASTE_(name) name##_device_ops
 #define GPU_PASTE(name) GPU_PASTE_(name)
@@ -149,6 +147,8 @@ const struct device_ops GPU_PASTE(GPU_NAME) = {
 	.stream_destroy = gpu_stream_object_destroy,
 	.stream_sync = gpu_stream_object_sync,
 	.event_create = gpu_event_object_create,
+	.event_create_timed = gpu_event_object_create_timed,
+	.event_elapsed_ms = gpu_event_object_elapsed_ms,
 	.event_destroy = gpu_event_object_destroy,
 	.event_record = gpu_event_object_record,
 	.event_wait = gpu_event_object_wait,
@@ -164,6 +164,7 @@ const struct device_ops GPU_PASTE(GPU_NAME) = {
 	.linear_random = gpu_linear_random,
 	.vector_put = gpu_vector_put,
 	.kv_bytes = gpu_kv_bytes,
+	.read_memory = gpu_peak_read,
 	.ops = {
 #define X(op) .op = gpu_##op,
 		OP_LIST(X)

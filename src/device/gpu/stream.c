@@ -11,6 +11,8 @@
 #include "base/clock.h"
 #include "base/mem.h"
 #include "base/wait.h"
+#include "device/gpu/attention.h"
+#include "device/gpu/library.h"
 
 /* How long after an abort a stream may take to run dry: kernels that wait for a peer look at the abort word every few microseconds. */
 #define ABORT_GRACE_MS 2000
@@ -78,21 +80,23 @@ enum status gpu_stream_object_sync(struct stream *base, uint64_t deadline_ns, co
 
 /* ---- streams */
 
-/* Device memory for one op at a time; the largest of what the ops want. */
+/* Device memory for one op at a time: the most that an op wants. Each family says what it wants for such a stream. */
 #define GEMM_WORKSPACE_BYTES ((size_t)32 << 20)
-#define ATTENTION_MAX_SPLITS 32
 
-static size_t workspace_bytes(const struct stream_options *o)
+static size_t workspace_bytes(const struct stream_options *options, const struct gpu_props *props)
 {
-	size_t seqs = o->max_seqs > 0 ? (size_t)o->max_seqs : 1;
-	/* a split of a context leaves a vector, a maximum and a sum for each query head */
-	size_t attention = (size_t)o->max_q_heads * seqs * ATTENTION_MAX_SPLITS * ((size_t)o->max_head_dim + 2) * sizeof(float);
-	return attention > GEMM_WORKSPACE_BYTES ? attention : GEMM_WORKSPACE_BYTES;
+	const size_t wants[] = {GEMM_WORKSPACE_BYTES, gpu_attention_workspace(options, props)};
+	size_t most = 0;
+	for (size_t i = 0; i < sizeof wants / sizeof *wants; i++) most = wants[i] > most ? wants[i] : most;
+	return most;
 }
 
+/* A machine's devices are taken to be equal. */
 size_t gpu_stream_object_bytes(const struct stream_options *options)
 {
-	return workspace_bytes(options) + GPU_COUNTERS * sizeof(uint32_t);
+	struct gpu_props props;
+	if (gpu_props_get(&props, 0) != GPU_OK) return 0;
+	return workspace_bytes(options, &props) + GPU_COUNTERS * sizeof(uint32_t);
 }
 
 void gpu_stream_object_destroy(struct stream *base)
@@ -103,6 +107,7 @@ void gpu_stream_object_destroy(struct stream *base)
 	struct error ignored = {0};
 	/* what still runs would use the workspace; after a fault the stream is dry */
 	if (context->stream) (void)!gpu_drain(context->stream, clock_deadline_ms(ABORT_GRACE_MS), "stream", &ignored);
+	gemm_library_destroy(&context->gemm);
 	gpu_stages_free(object);
 	gpu_memory_free(base->device, context->workspace);
 	gpu_memory_free(base->device, context->counters);
@@ -124,11 +129,12 @@ enum status gpu_stream_object_create(struct device *device, const struct stream_
 	context->ordinal = gpu_device(device)->ordinal;
 	context->props = gpu_device(device)->props;
 	context->invariant = o->invariant;
-	context->workspace_bytes = workspace_bytes(o);
+	context->workspace_bytes = workspace_bytes(o, &context->props);
 	enum status st;
 	TRY_GOTO(gpu_check(gpu_stream_create(&context->stream), "stream", err), fail);
 	TRY_GOTO(gpu_memory_alloc(device, context->workspace_bytes, MEM_WORKSPACE, "stream workspace", &context->workspace, err), fail);
 	TRY_GOTO(gpu_memory_alloc(device, GPU_COUNTERS * sizeof(uint32_t), MEM_WORKSPACE, "stream counters", (void **)&context->counters, err), fail);
+	TRY_GOTO(gemm_library_create(&context->gemm, NULL, err), fail);
 	gpu_memory_count_runtime(gpu_device(device));
 	*out = &object->base;
 	return STATUS_OK;
@@ -144,19 +150,35 @@ struct gpu_event_object {
 	gpu_event event;
 };
 
-enum status gpu_event_object_create(struct device *device, struct event **out, struct error *err)
+static enum status create_event(struct device *device, bool timed, struct event **out, struct error *err)
 {
 	*out = NULL;
 	struct gpu_event_object *object = mem_zalloc(1, sizeof *object, "gpu event", err);
 	if (!object) return STATUS_NO_MEMORY;
 	object->base.vt = device->vt;
-	enum status st = gpu_check(gpu_event_create(&object->event), "event", err);
+	enum status st = gpu_check(timed ? gpu_event_create_timing(&object->event) : gpu_event_create(&object->event), "event", err);
 	if (st != STATUS_OK) {
 		free(object);
 		return st;
 	}
 	*out = &object->base;
 	return STATUS_OK;
+}
+
+enum status gpu_event_object_create(struct device *device, struct event **out, struct error *err)
+{
+	return create_event(device, false, out, err);
+}
+
+enum status gpu_event_object_create_timed(struct device *device, struct event **out, struct error *err)
+{
+	return create_event(device, true, out, err);
+}
+
+enum status gpu_event_object_elapsed_ms(const struct event *from, const struct event *to, float *ms, struct error *err)
+{
+	return gpu_check(gpu_event_elapsed_ms(ms, ((const struct gpu_event_object *)from)->event, ((const struct gpu_event_object *)to)->event),
+	                 "event times", err);
 }
 
 void gpu_event_object_destroy(struct event *event)

@@ -81,6 +81,8 @@ static inline gpu_error gpu_props_get(struct gpu_props *out, int device)
 #define GPU_RARE static __device__ __noinline__ /* a function that is hardly ever called: not to cost registers where it is not */
 #define GPU_PARAMETER const __grid_constant__ /* before a struct that is a kernel's parameter: its address can be taken without a copy */
 #define GPU_RESTRICT __restrict__
+/* GPU_HOST_TABLE(const struct s name = {...};): a constant of the host, with C linkage, that holds functions of the host. */
+#define GPU_HOST_TABLE(...) extern "C" __VA_ARGS__
 /* type name[count] in shared memory, aligned to 16 bytes, uninitialised. */
 #define GPU_SHARED(type, name, count) __shared__ __align__(16) type name[count]
 /* The launch's dynamic shared memory, aligned to 16 bytes. */
