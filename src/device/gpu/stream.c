@@ -91,11 +91,6 @@ static size_t workspace_bytes(const struct stream_options *options, const struct
 	return most;
 }
 
-size_t gpu_stream_object_bytes(const struct stream_options *options)
-{
-	return workspace_bytes(options) + GPU_COUNTERS * sizeof(uint32_t);
-}
-
 void gpu_stream_object_destroy(struct stream *base)
 {
 	if (!base) return;
