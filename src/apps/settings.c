@@ -58,9 +58,9 @@ static const struct option rows[] = {
 	{.name = "tp", .type = OPTION_INTS, .argument = "1,2,4,8", .group = "Ranks and devices", AT(degrees), .initial = "1,2,4,8", .unit = "ranks",
 	 .commands = COMMAND_PLAN | COMMAND_BENCH_GEMM, .help = "world sizes to plan, or to measure one rank of", .min = 1, .max = 64},
 	{.name = "device", .type = OPTION_TEXT, .argument = "NAME", .group = "Ranks and devices", AT(device), .initial = "cpu",
-	 .commands = (DEVICES | COMMAND_PLAN) & ~COMMAND_BENCH_PEAK, .help = "kind of device"},
+	 .commands = DEVICES | COMMAND_PLAN, .help = "kind of device"},
 	{.name = "devices", .type = OPTION_INTS, .argument = "0,1", .group = "Ranks and devices", AT(devices), .absent = "0,1,... up to P-1",
-	 .commands = DEVICES & ~COMMAND_BENCH_PEAK, .help = "device of each rank, in rank order", .min = 0, .max = 1023},
+	 .commands = DEVICES, .help = "device of each rank, in rank order", .min = 0, .max = 1023},
 	{.name = "device-memory", .type = OPTION_BYTES, .argument = "64GiB", .group = "Ranks and devices", AT(device_memory),
 	 .absent = "not known; the KV room is then not given", .commands = COMMAND_PLAN, .help = "memory of one device"},
 	{.name = "target", .type = OPTION_TEXT, .argument = "T", .group = "Ranks and devices", AT(target), .commands = COMMAND_PLAN},
@@ -148,6 +148,9 @@ static const struct option rows[] = {
 	 .commands = COMMAND_BENCH_COLLECTIVE, .help = "calls to time for each shape", .min = 1, .max = 1000000},
 	{.name = "repeat", .type = OPTION_INT, .argument = "N", .group = "Measurement", AT(repeat), .initial = "5", .unit = "calls",
 	 .commands = COMMAND_BENCH_GEMM, .help = "calls to time for each shape", .min = 1, .max = 1000000},
+
+	{.name = "matrix", .type = OPTION_INT, .argument = "N", .group = "Measurement", AT(matrix), .initial = "8192", .unit = "rows",
+	 .commands = COMMAND_BENCH_PEAK, .help = "rows and columns of the matrices that a GPU multiplies; it reads 64 N^2 bytes", .min = 128, .max = 16384},
 
 	{.name = "requests", .type = OPTION_INT, .argument = "N", .group = "Load", AT(requests), .initial = "100", .unit = "requests",
 	 .commands = COMMAND_BENCH_SERVE, .help = "requests to send; one more goes first to see that it works", .min = 1, .max = 1000000},

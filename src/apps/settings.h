@@ -55,6 +55,7 @@ struct settings {
 	int batch, bench_context, steps, prefill, repeat, bench_input, bench_output;
 	const char *trace;
 	struct int_list rows, hidden;
+	int matrix; /* bench peak */
 
 	/* bench serve */
 	int requests, concurrency, vocab;

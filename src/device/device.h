@@ -145,6 +145,9 @@ struct device_ops {
 
 	size_t (*kv_bytes)(const struct kv_layout *layout);
 
+	/* Reads `bytes` (a multiple of 16) of device memory once, for measuring; *sum, device memory, takes what stands for the values read. NULL: none. */
+	enum status (*read_memory)(struct stream *stream, const void *data, size_t bytes, uint32_t *sum, struct error *err);
+
 	struct op_table ops;
 };
 
