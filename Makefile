@@ -63,8 +63,10 @@ GPU_CC = $(CUDA_HOME)/bin/nvcc -std=c++17 -O3 -lineinfo -gencode=arch=compute_$(
 GPU_LIBS := -L$(CUDA_HOME)/lib64 -lcudart_static -ldl -lrt
 endif
 ifeq ($(VENDOR),hip)
-GPU_DEFINES += -D__HIP_PLATFORM_AMD__
-GPU_CC = hipcc -std=c++17 -O3 $(HIP_ARCHS:%=--offload-arch=%) -ffp-contract=off -fvisibility=hidden -Wall -Wextra -Werror
+# Waves are 64 lanes wide on gfx9 (CDNA, GCN), 32 on gfx10 and later (RDNA); one build is for one width.
+GPU_DEFINES += -D__HIP_PLATFORM_AMD__ -DGPU_WARP=$(if $(filter gfx9%,$(HIP_ARCHS)),64,32)
+# Functions of the host are unused where the device is compiled.
+GPU_CC = hipcc -std=c++17 -O3 $(HIP_ARCHS:%=--offload-arch=%) -ffp-contract=off -fvisibility=hidden -Wall -Wextra -Wno-unused-function -Werror
 GPU_LIBS := -lamdhip64
 endif
 ifeq ($(VENDOR),emu)

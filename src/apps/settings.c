@@ -129,6 +129,15 @@ static const struct option rows[] = {
 	{.name = "repeat", .type = OPTION_INT, .argument = "N", .group = "Measurement", AT(repeat), .initial = "3", .unit = "runs",
 	 .commands = COMMAND_BENCH_STEP, .help = "prefills to time", .min = 1, .max = 1000},
 
+	{.name = "trace", .type = OPTION_TEXT, .argument = "F", .group = "Measurement", AT(trace), .commands = COMMAND_BENCH_STEP,
+	 .help = "write where the time of a decode step goes on each rank: a Chrome trace (chrome://tracing)"},
+	{.name = "requests", .type = OPTION_INT, .argument = "N", .group = "Measurement", AT(requests), .initial = "0", .unit = "requests",
+	 .commands = COMMAND_BENCH_STEP, .help = "measure throughput instead: N requests at once through the engine, without a server", .min = 0, .max = 1000000},
+	{.name = "input", .type = OPTION_INT, .argument = "L", .group = "Measurement", AT(bench_input), .initial = "512", .unit = "tokens",
+	 .commands = COMMAND_BENCH_STEP, .help = "prompt of each of the --requests", .min = 1, .max = TOKENS_MAX},
+	{.name = "output", .type = OPTION_INT, .argument = "M", .group = "Measurement", AT(bench_output), .initial = "128", .unit = "tokens",
+	 .commands = COMMAND_BENCH_STEP, .help = "answer of each of the --requests", .min = 1, .max = TOKENS_MAX},
+
 	{.name = "rows", .type = OPTION_INTS, .argument = "T,...", .group = "Measurement", AT(rows), .initial = "1,4,16,32,128,512", .unit = "tokens",
 	 .commands = COMMAND_BENCH_COLLECTIVE, .help = "token rows of an all-reduce", .min = 1, .max = 65536},
 	{.name = "rows", .type = OPTION_INTS, .argument = "T,...", .group = "Measurement", AT(rows), .initial = "1,16,128", .unit = "tokens",

@@ -8,14 +8,12 @@
  * of them work, and on which keys, is computed from the row's position (attention_device.h). Partial results (unnormalised sum, maximum, sum of
  * weights) go to the workspace, [seq][q head][split][D] floats and [seq][q head][split][2] behind them; the last block to arrive adds them up in
  * ascending order of splits. Invariant mode: a split is 256 * 2^i keys from position 0 on, the smallest i that makes do with ATTENTION_CHUNKS
- * of them, so that the order of summation depends on the position alone.
+ * of them, so that the order of summation depends on the position alone. The stream's workspace has room for ATTENTION_MAX_SPLITS of its sequences and heads.
  */
 #ifndef TANDEM_DEVICE_GPU_ATTENTION_H
 #define TANDEM_DEVICE_GPU_ATTENTION_H
 
 #include "device/gpu/context.h"
-
-struct stream_options;
 
 #define ATTENTION_GROUP 16      /* keys that lie together whatever block_tokens is */
 #define ATTENTION_MAX_SPLITS 32 /* of one sequence and KV head */
@@ -46,8 +44,8 @@ struct attention_params {
 #ifdef __cplusplus
 extern "C" {
 #endif
-/* Workspace that attention may ask for on such a stream. */
-size_t gpu_attention_workspace(const struct stream_options *options, const struct gpu_props *props);
+/* gpu_attention without the first `skip` candidates for each kind of sequences, as long as another follows: for checks. */
+enum status gpu_attention_skip(struct stream *stream, const struct attention_args *args, int skip, struct error *err);
 
 /* Launchers: one kernel each, all checks of the arguments done (attention.c). can: whether the kernel takes this type and these heads. */
 struct attention_kernel {
@@ -56,7 +54,7 @@ struct attention_kernel {
 	enum status (*launch)(const struct gpu_context *ctx, const struct attention_params *p, enum dtype dtype, struct error *err);
 };
 extern const struct attention_kernel attention_decode, attention_tile;                /* any device */
-extern const struct attention_kernel attention_decode_tensor, attention_prefill_tensor; /* CUDA */
+extern const struct attention_kernel attention_decode_tensor, attention_prefill_tensor, attention_prefill_wide; /* CUDA */
 #ifdef __cplusplus
 }
 #endif

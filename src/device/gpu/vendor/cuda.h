@@ -77,6 +77,8 @@ static inline gpu_error gpu_props_get(struct gpu_props *out, int device)
 #define GPU_TEMPLATE __device__ __forceinline__ /* templates and their specialisations */
 #define GPU_UNROLL _Pragma("unroll")
 #define GPU_RESTRICT __restrict__
+/* GPU_HOST_TABLE(const struct s name = {...};): a constant of the host, with C linkage, that holds functions of the host. */
+#define GPU_HOST_TABLE(...) extern "C" __VA_ARGS__
 /* type name[count] in shared memory, aligned to 16 bytes, uninitialised. */
 #define GPU_SHARED(type, name, count) __shared__ __align__(16) type name[count]
 /* The launch's dynamic shared memory, aligned to 16 bytes. */

@@ -169,6 +169,7 @@ typedef emu_dim3 uint3;
 #define GPU_TEMPLATE inline
 #define GPU_UNROLL
 #define GPU_RESTRICT __restrict__
+#define GPU_HOST_TABLE(...) extern "C" __VA_ARGS__
 #define GPU_SHARED(type, name, count)      \
 	static const char name##_site = 0;     \
 	type(&name)[count] = *reinterpret_cast<type(*)[count]>(emu_shared(&name##_site, sizeof(type) * (count)))
