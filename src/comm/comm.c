@@ -16,7 +16,6 @@ static const struct transport *const transports[] = {
 	&transport_solo,
 #ifdef GPU_NAME
 	&transport_p2p,
-	&transport_xccl,
 #endif
 };
 #define TRANSPORTS (int)(sizeof transports / sizeof *transports)
