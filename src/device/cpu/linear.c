@@ -22,6 +22,7 @@
 #define SERIAL_PRODUCTS 65536
 /* Elements of x below which packing is not shared. */
 #define SERIAL_PACK 4096
+#define PREFETCH_NEXT_BYTES 2048
 #define PACK_CHUNK_K 512
 #define PACK_CHUNKS 2 /* a member's, at least, where a chunk is then no shorter than PACK_STEP_K */
 #define PACK_STEP_K 16 /* k-steps transposed at a time: a cache line of each row to as many of the tile */
@@ -36,7 +37,7 @@ struct linear_job {
 	int panels, group, groups; /* panels, panels per item, items along them */
 	int packs;                 /* parts along k that are packed apart */
 	int chunk_k;
-	bool widen; /* block type: by way of scratch */
+	bool quant, widen; /* block type; by way of scratch */
 	int spans, leaves, leaf_k;
 	struct sum_span span[SUMTREE_MAX_SPANS];   /* relative to the rank's first leaf */
 	uint8_t merges[SUMTREE_MAX_LEAVES];
@@ -159,10 +160,20 @@ static void store(const struct item *item, int slot)
 	}
 }
 
+/* The panel that this member is likely to take next: its beginning, for which no prefetch of a kernel asks. */
+static void prefetch_next(const struct linear_job *job, int group)
+{
+	int panel = (group + team_members(cpu_team(&job->stream->base))) * job->group;
+	if (panel >= job->panels) return;
+	const char *w = (const char *)job->args->weight->data + (size_t)panel * panel_bytes(job->args->weight);
+	for (int i = 0; i < PREFETCH_NEXT_BYTES; i += 64) __builtin_prefetch(w + i, 0, 2);
+}
+
 static void linear_chunk(void *context, int chunk, int member)
 {
 	const struct linear_job *job = context;
 	int group = chunk / job->blocks, block = chunk % job->blocks;
+	if (job->quant) prefetch_next(job, group);
 	struct item item = {
 		.job = job,
 		.scratch = &job->stream->scratch[member],
@@ -245,10 +256,10 @@ enum status cpu_linear(struct stream *base, const struct linear_args *args, stru
 	TRY(plan_sum(&job, err));
 	if (!job.rows) return STATUS_OK;
 	int k = args->weight->k, members = team_members(cpu_team(base));
-	bool quant = !dtype_is_plain(args->weight->dtype);
+	job.quant = !dtype_is_plain(args->weight->dtype);
 	/* A chain begins with a group; leaves of another size are rare and go by way of scratch. */
-	job.widen = quant && (job.rows > job.kernels->quant_rows || job.leaf_k % QUANT_GROUP);
-	int tile_rows = quant && !job.widen ? job.kernels->quant_rows : job.kernels->linear_rows;
+	job.widen = job.quant && (job.rows > job.kernels->quant_rows || job.leaf_k % QUANT_GROUP);
+	int tile_rows = job.quant && !job.widen ? job.kernels->quant_rows : job.kernels->linear_rows;
 	job.tiles = (job.rows + tile_rows - 1) / tile_rows;
 	int block_tiles = LINEAR_BLOCK_ROWS / tile_rows;
 	job.blocks = (job.tiles + block_tiles - 1) / block_tiles;
