@@ -75,10 +75,10 @@ static bool lane_start(struct emu_block *block, int thread)
 	struct emu_executor *ex = block->ex;
 	struct emu_fiber *fiber = ex->free_fibers;
 	if (fiber) ex->free_fibers = fiber->next_free;
-	else fiber = emu_fiber_create();
+	else fiber = emu_fiber_create(ex->fibers_made++);
 	if (!fiber) return false;
 	emu_fiber_reset(fiber, lane_main, sizeof(struct emu_lane));
-	struct emu_lane *lane = (struct emu_lane *)(void *)(fiber->stack + EMU_STACK_BYTES - (sizeof *lane + 15) / 16 * 16);
+	struct emu_lane *lane = (struct emu_lane *)(void *)(fiber->top - (sizeof *lane + 15) / 16 * 16);
 	const struct emu_launch *launch = &block->grid->op->launch;
 	*lane = (struct emu_lane){
 		.index = {unfold((uint64_t)thread, launch->block), block->index, launch->block, launch->grid},

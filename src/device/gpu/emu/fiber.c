@@ -77,7 +77,7 @@ static void *prepared(unsigned char *top, void (*entry)(void))
 
 #define GUARD ((size_t)4096)
 
-struct emu_fiber *emu_fiber_create(void)
+struct emu_fiber *emu_fiber_create(int number)
 {
 	struct emu_fiber *fiber = calloc(1, sizeof *fiber);
 	if (!fiber) return NULL;
@@ -89,6 +89,7 @@ struct emu_fiber *emu_fiber_create(void)
 	}
 	fiber->stack = (unsigned char *)p + GUARD;
 	fiber->stack_bytes = EMU_STACK_BYTES;
+	fiber->top = fiber->stack + EMU_STACK_BYTES - (size_t)number % 29 * 128;
 	return fiber;
 }
 
@@ -102,7 +103,7 @@ void emu_fiber_reset(struct emu_fiber *fiber, void (*entry)(void), size_t top_by
 {
 	SANITIZER_FORGETS(fiber->stack, EMU_STACK_BYTES); /* frames of a fiber that was given up in the middle */
 	fiber->fake = NULL;
-	fiber->sp = prepared(fiber->stack + EMU_STACK_BYTES - (top_bytes + 15) / 16 * 16, entry);
+	fiber->sp = prepared(fiber->top - (top_bytes + 15) / 16 * 16, entry);
 }
 
 void emu_fiber_main(struct emu_fiber *out)

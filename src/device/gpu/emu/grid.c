@@ -274,7 +274,7 @@ static void idle(struct emu_executor *ex)
 /* One fiber to its next switch point. */
 static void step(struct emu_executor *ex)
 {
-	struct emu_lane *lane = ex->runnable[emu_random(ex) % (uint64_t)ex->runnable_count];
+	struct emu_lane *lane = ex->runnable[(emu_random(ex) & 0xffffffff) * (uint64_t)ex->runnable_count >> 32];
 	struct emu_block *block = lane->block;
 	ex->switches++;
 	ex->idle++; /* whatever moves something sets it to 0 */

@@ -44,14 +44,15 @@ struct emu_fiber {
 	void *sp;
 	unsigned char *stack; /* lowest usable byte */
 	size_t stack_bytes;
+	unsigned char *top;   /* the highest that is used: not at the same offset in each stack, or all would meet in the same lines of the cache */
 	void *fake;           /* AddressSanitizer's */
 	struct emu_fiber *next_free;
 };
 #define EMU_STACK_BYTES ((size_t)64 << 10)
-/* A stack with a page below it that cannot be touched, or NULL. */
-struct emu_fiber *emu_fiber_create(void);
+/* A stack with a page below it that cannot be touched, or NULL. number: of the fibers of this thread. */
+struct emu_fiber *emu_fiber_create(int number);
 void emu_fiber_destroy(struct emu_fiber *fiber);
-/* The next switch to it calls entry (which never returns) on `top_bytes` below the stack's end. */
+/* The next switch to it calls entry, which never returns, on what is `top_bytes` below the top. */
 void emu_fiber_reset(struct emu_fiber *fiber, void (*entry)(void), size_t top_bytes);
 /* Leaves `from` for `to`. final: `from` will not run again. */
 void emu_fiber_switch(struct emu_fiber *from, struct emu_fiber *to, bool final);
@@ -124,6 +125,7 @@ struct emu_grid { /* a launch that runs */
 struct emu_executor {
 	struct emu_fiber main;
 	struct emu_fiber *free_fibers;
+	int fibers_made;
 	struct emu_block *free_blocks;
 	struct emu_lane **runnable;
 	int runnable_count;
