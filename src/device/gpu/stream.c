@@ -80,20 +80,15 @@ enum status gpu_stream_object_sync(struct stream *base, uint64_t deadline_ns, co
 
 /* ---- streams */
 
-/* Device memory for one op at a time: the most that one wants. Attention: a split of a context leaves a vector, a maximum and a sum for each
- * query head. */
+/* Device memory for one op at a time: the most that an op wants. Each family says what it wants for such a stream. */
 #define GEMM_WORKSPACE_BYTES ((size_t)32 << 20)
 
-static size_t workspace_bytes(const struct stream_options *o)
+static size_t workspace_bytes(const struct stream_options *options, const struct gpu_props *props)
 {
-	const size_t seqs = o->max_seqs > 0 ? (size_t)o->max_seqs : 1;
-	const size_t attention = seqs * (size_t)o->max_q_heads * ATTENTION_MAX_SPLITS * ((size_t)o->max_head_dim + 2) * sizeof(float);
-	return attention > GEMM_WORKSPACE_BYTES ? attention : GEMM_WORKSPACE_BYTES;
-}
-
-size_t gpu_stream_object_bytes(const struct stream_options *options)
-{
-	return workspace_bytes(options) + GPU_COUNTERS * sizeof(uint32_t);
+	const size_t wants[] = {GEMM_WORKSPACE_BYTES, gpu_attention_workspace(options, props)};
+	size_t most = 0;
+	for (size_t i = 0; i < sizeof wants / sizeof *wants; i++) most = wants[i] > most ? wants[i] : most;
+	return most;
 }
 
 void gpu_stream_object_destroy(struct stream *base)
@@ -126,7 +121,7 @@ enum status gpu_stream_object_create(struct device *device, const struct stream_
 	context->ordinal = gpu_device(device)->ordinal;
 	context->props = gpu_device(device)->props;
 	context->invariant = o->invariant;
-	context->workspace_bytes = workspace_bytes(o);
+	context->workspace_bytes = workspace_bytes(o, &context->props);
 	enum status st;
 	TRY_GOTO(gpu_check(gpu_stream_create(&context->stream), "stream", err), fail);
 	TRY_GOTO(gpu_memory_alloc(device, context->workspace_bytes, MEM_WORKSPACE, "stream workspace", &context->workspace, err), fail);
