@@ -67,10 +67,10 @@ template <typename T, int RANKS> GPU_TEMPLATE void sum_parts(const p2p_view &v, 
 {
 	constexpr int V = gpu_lanes<T>::count;
 	GPU_UNROLL for (int r = 0; r < RANKS; r++) {
-		if (r >= v.ranks) break;
 		float one[V];
 		gpu_widen16<T>(part[r], one);
-		GPU_UNROLL for (int i = 0; i < V; i++) sum[i] = r ? gpu_add(sum[i], one[i]) : one[i];
+		GPU_UNROLL for (int i = 0; i < V; i++)
+			if (r < v.ranks) sum[i] = r ? gpu_add(sum[i], one[i]) : one[i];
 	}
 }
 
@@ -96,10 +96,9 @@ template <typename T, int RANKS> GPU_KERNEL(768) pull_kernel(GPU_PARAMETER p2p_v
 	for (int first = (int)(blockIdx.x * blockDim.x + threadIdx.x); first < vectors; first += UNROLL * step) {
 		gpu_vec16 part[UNROLL][RANKS];
 		GPU_UNROLL for (int u = 0; u < UNROLL; u++) {
-			if (first + u * step >= vectors) continue;
 			const vector_at at = find_vector<T>(s, first + u * step, row_vectors);
 			GPU_UNROLL for (int r = 0; r < RANKS; r++)
-				if (r < v.ranks) part[u][r] = load_part(s.partial[r], r == v.rank, at.place);
+				if (r < v.ranks && first + u * step < vectors) part[u][r] = load_part(s.partial[r], r == v.rank, at.place);
 		}
 		GPU_UNROLL for (int u = 0; u < UNROLL; u++) {
 			if (first + u * step >= vectors) continue;
@@ -148,10 +147,9 @@ template <typename T, int RANKS> GPU_KERNEL(768) two_shots_kernel(GPU_PARAMETER 
 	for (int first = me; first < size; first += UNROLL * step) {
 		gpu_vec16 part[UNROLL][RANKS];
 		GPU_UNROLL for (int u = 0; u < UNROLL; u++) {
-			if (first + u * step >= size) continue;
 			const vector_at at = find_vector<T>(s, begin + first + u * step, row_vectors);
 			GPU_UNROLL for (int r = 0; r < RANKS; r++)
-				if (r < v.ranks) part[u][r] = load_part(s.partial[r], r == v.rank, at.place);
+				if (r < v.ranks && first + u * step < size) part[u][r] = load_part(s.partial[r], r == v.rank, at.place);
 		}
 		GPU_UNROLL for (int u = 0; u < UNROLL; u++) {
 			if (first + u * step >= size) continue;

@@ -74,14 +74,13 @@ GPU_TEMPLATE void sum_item(const p2p_view &v, const p2p_use &use, bool on, int i
 		if (!gpu_ballot(!come) || !*alive) break;
 		*alive = p2p_wait_on(v, use, patience);
 	}
-	GPU_UNROLL for (int r = 0; r < RANKS; r++) {
-		if (r >= v.ranks) break;
+	GPU_UNROLL for (int r = 0; r < RANKS; r++)
 		GPU_UNROLL for (int i = 0; i < PACKET_WORDS; i++) {
 			float part[each];
 			p2p_widen<T>(r == v.rank ? own[i] : data[r][i], part);
-			GPU_UNROLL for (int k = 0; k < each; k++) sum[i * each + k] = r ? gpu_add(sum[i * each + k], part[k]) : part[k];
+			GPU_UNROLL for (int k = 0; k < each; k++)
+				if (r < v.ranks) sum[i * each + k] = r ? gpu_add(sum[i * each + k], part[k]) : part[k];
 		}
-	}
 }
 
 template <typename T, int RANKS> GPU_KERNEL(512) packets_kernel(GPU_PARAMETER p2p_view v, GPU_PARAMETER p2p_sum s)
@@ -162,7 +161,6 @@ template <typename T, int RANKS> GPU_KERNEL(P2P_NORM_THREADS) packets_norm_kerne
 		GPU_UNROLL for (int k = 0; k < P2P_KEEP; k++) {
 			const int p = me + k * threads, c = p * E;
 			const bool on = p < row_packets;
-			if (k * threads >= row_packets) break;
 			uint32_t own[PACKET_WORDS] = {};
 			float x[E] = {};
 			if (on) load_own<T>(v, s, row, c, own);
