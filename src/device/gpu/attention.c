@@ -1,6 +1,8 @@
 /* attention.c: checks the arguments of attention and picks its kernels (attention.h). */
 #include "device/gpu/attention.h"
 
+#include "device/device.h"
+
 /* Blocks of the decode kernel that fill a multiprocessor. */
 #define DECODE_BLOCKS 4
 
@@ -27,6 +29,17 @@ static int decode_splits(const struct gpu_props *props, bool invariant, int seqs
 static size_t partial_bytes(int seqs, int q_heads, int splits, int head_dim)
 {
 	return splits < 2 ? 0 : (size_t)seqs * (size_t)q_heads * (size_t)splits * (size_t)(head_dim + 2) * sizeof(float);
+}
+
+size_t gpu_attention_workspace(const struct stream_options *options, const struct gpu_props *props)
+{
+	size_t most = 0;
+	for (int seqs = 1; seqs <= options->max_seqs || seqs == 1; seqs++) {
+		/* One KV head has the most splits; its blocks are what all query heads share. */
+		size_t bytes = partial_bytes(seqs, options->max_q_heads, decode_splits(props, options->invariant, seqs, 1), options->max_head_dim);
+		if (bytes > most) most = bytes;
+	}
+	return most;
 }
 
 static enum status check_tensor(const struct tensor *t, const struct attention_args *args, const char *what, struct error *err)

@@ -8,12 +8,14 @@
  * of them work, and on which keys, is computed from the row's position (attention_device.h). Partial results (unnormalised sum, maximum, sum of
  * weights) go to the workspace, [seq][q head][split][D] floats and [seq][q head][split][2] behind them; the last block to arrive adds them up in
  * ascending order of splits. Invariant mode: a split is 256 * 2^i keys from position 0 on, the smallest i that makes do with ATTENTION_CHUNKS
- * of them, so that the order of summation depends on the position alone. The stream's workspace has room for ATTENTION_MAX_SPLITS of its sequences and heads.
+ * of them, so that the order of summation depends on the position alone.
  */
 #ifndef TANDEM_DEVICE_GPU_ATTENTION_H
 #define TANDEM_DEVICE_GPU_ATTENTION_H
 
 #include "device/gpu/context.h"
+
+struct stream_options;
 
 #define ATTENTION_GROUP 16      /* keys that lie together whatever block_tokens is */
 #define ATTENTION_MAX_SPLITS 32 /* of one sequence and KV head */
@@ -44,6 +46,8 @@ struct attention_params {
 #ifdef __cplusplus
 extern "C" {
 #endif
+/* Workspace that attention may ask for on such a stream. */
+size_t gpu_attention_workspace(const struct stream_options *options, const struct gpu_props *props);
 /* gpu_attention without the first `skip` candidates for each kind of sequences, as long as another follows: for checks. */
 enum status gpu_attention_skip(struct stream *stream, const struct attention_args *args, int skip, struct error *err);
 

@@ -189,21 +189,30 @@ GPU_DEVICE uint16_t gpu_f32_to_bf16(float v)
 }
 
 /* kernel<<<grid, block, shared, stream>>>(...), where the kernel may start before the one before it has ended (every kernel calls
- * gpu_wait_previous before it touches what another kernel writes or reads). Value: gpu_error. */
+ * gpu_wait_previous before it touches what another kernel writes or reads). Value: gpu_error. _clusters: `cluster` neighbouring blocks along x
+ * run at the same time and reach each other's shared memory; above 8 of them the kernel must be allowed it. */
 template <typename... Formal, typename... Actual>
-static inline gpu_error gpu_launch(void (*kernel)(Formal...), dim3 grid, dim3 block, size_t shared, gpu_stream stream, Actual... args)
+static inline gpu_error gpu_launch_clusters(void (*kernel)(Formal...), unsigned cluster, dim3 grid, dim3 block, size_t shared, gpu_stream stream, Actual... args)
 {
-	cudaLaunchAttribute attribute = {};
-	attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-	attribute.val.programmaticStreamSerializationAllowed = 1;
+	cudaLaunchAttribute attributes[2] = {};
+	attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+	attributes[0].val.programmaticStreamSerializationAllowed = 1;
+	attributes[1].id = cudaLaunchAttributeClusterDimension;
+	attributes[1].val.clusterDim.x = cluster;
+	attributes[1].val.clusterDim.y = attributes[1].val.clusterDim.z = 1;
 	cudaLaunchConfig_t config = {};
 	config.gridDim = grid;
 	config.blockDim = block;
 	config.dynamicSmemBytes = shared;
 	config.stream = stream;
-	config.attrs = &attribute;
-	config.numAttrs = 1;
+	config.attrs = attributes;
+	config.numAttrs = cluster > 1 ? 2 : 1;
 	return cudaLaunchKernelEx(&config, kernel, static_cast<Formal>(args)...);
+}
+template <typename... Formal, typename... Actual>
+static inline gpu_error gpu_launch(void (*kernel)(Formal...), dim3 grid, dim3 block, size_t shared, gpu_stream stream, Actual... args)
+{
+	return gpu_launch_clusters(kernel, 1, grid, block, shared, stream, args...);
 }
 #define GPU_LAUNCH(kernel, grid, block, shared, stream, ...) gpu_launch(kernel, grid, block, shared, stream, __VA_ARGS__)
 /* Loads a kernel's code now, not at its first launch. */
@@ -215,6 +224,7 @@ static inline gpu_error gpu_preload_(const void *kernel)
 }
 /* Allows a kernel more dynamic shared memory than the default. */
 #define gpu_allow_shared(kernel, bytes) cudaFuncSetAttribute((const void *)(kernel), cudaFuncAttributeMaxDynamicSharedMemorySize, (int)(bytes))
+#define gpu_allow_clusters(kernel) cudaFuncSetAttribute((const void *)(kernel), cudaFuncAttributeNonPortableClusterSizeAllowed, 1)
 #endif
 
 #endif
