@@ -1,7 +1,9 @@
 /* `tandem bench peak`: what this machine can do at most, so that every other figure can be shown against it. */
 #include <stdio.h>
+#include <string.h>
 
 #include "apps/console.h"
+#include "apps/device_peak.h"
 #include "apps/measure.h"
 #include "device/cpu/peak.h"
 
@@ -29,6 +31,27 @@ end:
 	return st;
 }
 
+static enum status print_device(const struct fleet *fleet, const struct device_peak *peak, bool json, struct error *err)
+{
+	if (json)
+		return output_json(json_pack("{s:s,s:s,s:f,s:f,s:i,s:f}", "device", fleet->ops->name, "flavour", peak->flavour, "read_gb_per_s",
+		                             peak->read_gb_per_s, "matrix_tflops", peak->matrix_tflops, "matrix", peak->matrix, "read_bytes",
+		                             peak->read_bytes), err);
+	struct buf out = {0};
+	enum status st = buf_printf(&out, err, "%s, %s: reads %.1f GB/s, multiplies %.1f TFLOP/s (bf16, %d x %d)\n", fleet->ops->name, peak->flavour,
+	                            peak->read_gb_per_s, peak->matrix_tflops, peak->matrix, peak->matrix);
+	if (st == STATUS_OK) st = output_write(out.data, out.size, err);
+	buf_fini(&out);
+	return st;
+}
+
+static enum status measure_device(const struct settings *settings, const struct fleet *fleet, struct error *err)
+{
+	struct device_peak peak;
+	TRY(device_peak(fleet->ops, &fleet->options[0], settings->matrix, &peak, err));
+	return print_device(fleet, &peak, settings->json, err);
+}
+
 enum status cmd_bench_peak(const struct settings *settings, struct error *err)
 {
 	struct fleet fleet;
@@ -37,6 +60,10 @@ enum status cmd_bench_peak(const struct settings *settings, struct error *err)
 	const char *isa = "";
 	TRY(fleet_init(&fleet, settings, 1, err));
 	enum status st;
+	if (strcmp(settings->device, "cpu") != 0) {
+		st = measure_device(settings, &fleet, err);
+		goto end;
+	}
 	TRY_GOTO(fleet.ops->open(&device, &fleet.options[0], err), end);
 	isa = fleet.ops->flavour(device);
 	fleet.ops->close(device);

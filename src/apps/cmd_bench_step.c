@@ -1,9 +1,11 @@
 /* `tandem bench step`: median time of one decode step of B sequences, and of one prefill of T tokens, against the bytes and the
- * arithmetic that they cannot avoid. Prompts are invented, so that random weights will do. */
+ * arithmetic that they cannot avoid; where the time of the decode step goes; or, with --requests, the throughput of the engine. Prompts are
+ * invented, so that random weights will do. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "apps/bench_trace.h"
 #include "apps/measure.h"
 #include "apps/session.h"
 #include "base/clock.h"
@@ -12,14 +14,21 @@
 #include "model/shard.h"
 
 #define WARM_STEPS 3
+#define DEVICE_REPEATS 8 /* of a recorded step, to time it without the host */
+#define MOST_RUNNING 256 /* requests that a throughput run has in a step at most */
 
 struct bench {
 	const struct settings *settings;
 	struct session session;
-	struct tandem_event *events; /* [batch] */
+	struct tandem_event *events; /* [sequences] */
+	int sequences;
 	int32_t *prompt;
 	double *times; /* ms */
 	double decode_ms, prefill_ms;
+	double device_ms; /* a decode step without the host; 0: not known */
+	struct bench_split split;
+	double throughput_s; /* of all requests */
+	uint64_t generated, computed; /* tokens in it */
 	/* of the whole model */
 	double linear_bytes;    /* weights that one decode step reads: linears and LM head */
 	double prefill_flops;   /* 2 N K for each row of each linear, the LM head once */
@@ -44,7 +53,7 @@ static enum status step(struct bench *b, int *count, bool *idle, struct error *e
 {
 	struct tandem_error from = {0};
 	*count = 0;
-	return session_error(tandem_step(b->session.engine, b->events, b->settings->batch, count, idle, &from), &from, err);
+	return session_error(tandem_step(b->session.engine, b->events, b->sequences, count, idle, &from), &from, err);
 }
 
 static enum status drain(struct bench *b, struct error *err)
@@ -68,6 +77,16 @@ static enum status time_prefill(struct bench *b, struct error *err)
 	return STATUS_OK;
 }
 
+/* The decode step just run, once more: without the host, if it is a recorded one; and op by op. */
+static enum status look_into_step(struct bench *b, struct error *err)
+{
+	struct tandem_error from = {0};
+	int code = tandem_time_step(b->session.engine, DEVICE_REPEATS, &b->device_ms, &from);
+	if (code) b->device_ms = 0;
+	if (code != STATUS_UNSUPPORTED) TRY(session_error(code, &from, err));
+	return bench_trace(b->session.engine, b->session.info.world_size, b->settings->trace, &b->split, err);
+}
+
 /* A step counts once every sequence decodes: it then gives one token of each. */
 static enum status time_decode(struct bench *b, struct error *err)
 {
@@ -84,11 +103,38 @@ static enum status time_decode(struct bench *b, struct error *err)
 		if (count < s->batch) continue;
 		if (warm++ >= WARM_STEPS) b->times[timed++] = (double)(clock_ns() - start) / 1e6;
 	}
+	if (timed == s->steps) TRY(look_into_step(b, err));
 	for (int i = 0; i < s->batch; i++) (void)tandem_cancel(b->session.engine, ids[i]);
 	TRY(drain(b, err));
 	if (timed < s->steps)
 		return FAIL(err, NO_ROOM, "bench step: only %d of %d steps had all %d sequences running; use a smaller --batch", timed, s->steps, s->batch);
 	b->decode_ms = percentile(b->times, timed, 0.5);
+	return STATUS_OK;
+}
+
+/* All requests at once; every step's time counts, prefill and decode alike. The first ones warm up. */
+static enum status run_requests(struct bench *b, int first, int count, struct error *err)
+{
+	const struct settings *s = b->settings;
+	for (int i = 0; i < count; i++) {
+		uint64_t id;
+		TRY(submit(b, s->bench_input, 5000 + (uint64_t)(first + i), s->bench_output, &id, err));
+	}
+	return drain(b, err);
+}
+
+static enum status time_requests(struct bench *b, struct error *err)
+{
+	struct tandem_stats before, after;
+	int warm = b->settings->requests < 4 ? b->settings->requests : 4;
+	TRY(run_requests(b, 0, warm, err));
+	tandem_get_stats(b->session.engine, &before);
+	uint64_t start = clock_ns();
+	TRY(run_requests(b, warm, b->settings->requests, err));
+	b->throughput_s = (double)(clock_ns() - start) / 1e9;
+	tandem_get_stats(b->session.engine, &after);
+	b->generated = after.generated_tokens - before.generated_tokens;
+	b->computed = after.computed_tokens - before.computed_tokens;
 	return STATUS_OK;
 }
 
@@ -110,6 +156,32 @@ static enum status count_work(struct bench *b, struct error *err)
 	return st;
 }
 
+static enum status throughput_json(const struct bench *b, struct error *err)
+{
+	const struct settings *s = b->settings;
+	json_t *object = json_pack("{s:s,s:i,s:i,s:i,s:i,s:f,s:I,s:I,s:f,s:f}", "model", s->model, "requests", s->requests, "input", s->bench_input,
+	                           "output", s->bench_output, "running", b->sequences, "seconds", b->throughput_s, "generated_tokens",
+	                           (json_int_t)b->generated, "computed_tokens", (json_int_t)b->computed, "throughput_tokens_per_s",
+	                           (double)b->generated / b->throughput_s, "requests_per_s", s->requests / b->throughput_s);
+	enum status st = session_json(&b->session, object, err);
+	if (st == STATUS_OK) return output_json(object, err);
+	json_decref(object);
+	return st;
+}
+
+static enum status throughput_table(const struct bench *b, struct error *err)
+{
+	const struct settings *s = b->settings;
+	struct buf out = {0};
+	enum status st = buf_printf(&out, err, "%s (%s), %d rank%s: %d requests of %d in and %d out, %d at a time: %.2f s, %.1f output tok/s, %.1f tok/s of both\n",
+	                            b->session.info.device, b->session.info.isa, b->session.info.world_size, b->session.info.world_size == 1 ? "" : "s",
+	                            s->requests, s->bench_input, s->bench_output, b->sequences, b->throughput_s, (double)b->generated / b->throughput_s,
+	                            ((double)b->computed + s->requests) / b->throughput_s);
+	if (st == STATUS_OK) st = output_write(out.data, out.size, err);
+	buf_fini(&out);
+	return st;
+}
+
 static enum status print_json(const struct bench *b, struct error *err)
 {
 	const struct settings *s = b->settings;
@@ -119,6 +191,8 @@ static enum status print_json(const struct bench *b, struct error *err)
 	                           per_second(s->prefill, b->prefill_ms), "linear_bytes", b->linear_bytes, "decode_gb_per_s",
 	                           per_second(b->linear_bytes / 1e9, b->decode_ms), "prefill_gflop_per_s",
 	                           per_second(b->prefill_flops / 1e9, b->prefill_ms));
+	if (object) json_object_set_new(object, "split_us", bench_split_json(&b->split));
+	if (object && b->device_ms > 0) json_object_update_missing_new(object, json_pack("{s:f,s:f}", "device_ms", b->device_ms, "host_gap_us", (b->decode_ms - b->device_ms) * 1000));
 	enum status st = session_json(&b->session, object, err);
 	if (st == STATUS_OK) return output_json(object, err);
 	json_decref(object);
@@ -139,6 +213,10 @@ static enum status print_table(const struct bench *b, struct error *err)
 	                    s->bench_context, b->decode_ms, per_second(s->batch, b->decode_ms), per_second(b->linear_bytes / 1e9, b->decode_ms)), end);
 	TRY_GOTO(buf_printf(&out, err, "prefill %d tokens:        %9.3f ms  %8.1f tok/s  %7.1f GFLOP/s in linears\n", s->prefill, b->prefill_ms,
 	                    per_second(s->prefill, b->prefill_ms), per_second(b->prefill_flops / 1e9, b->prefill_ms)), end);
+	if (b->device_ms > 0)
+		TRY_GOTO(buf_printf(&out, err, "the decode step without the host: %.3f ms; between two of them %.0f us\n", b->device_ms,
+		                    (b->decode_ms - b->device_ms) * 1000), end);
+	TRY_GOTO(bench_split_text(&b->split, &out, err), end);
 	TRY_GOTO(buf_puts(&out, "Medians. The bounds of this machine: tandem bench peak\n", err), end);
 	st = output_write(out.data, out.size, err);
 end:
@@ -146,7 +224,29 @@ end:
 	return st;
 }
 
-static enum status run_all(struct bench *b, struct error *err)
+static enum status open_engine(struct bench *b, const struct session_needs *needs, struct error *err)
+{
+	const struct settings *s = b->settings;
+	b->sequences = needs->max_sequences;
+	TRY(session_open(&b->session, s, needs, err));
+	b->events = mem_zalloc((size_t)b->sequences, sizeof *b->events, "events", err);
+	b->prompt = mem_zalloc((size_t)needs->context, sizeof *b->prompt, "prompt", err);
+	b->times = mem_zalloc((size_t)(s->steps > s->repeat ? s->steps : s->repeat), sizeof *b->times, "times", err);
+	return b->events && b->prompt && b->times ? STATUS_OK : STATUS_NO_MEMORY;
+}
+
+static enum status run_throughput(struct bench *b, struct error *err)
+{
+	const struct settings *s = b->settings;
+	int64_t context = (int64_t)s->bench_input + s->bench_output;
+	if (context > INT32_MAX) return FAIL(err, USAGE, "bench step: --input and --output ask for too many tokens; use less");
+	TRY(open_engine(b, &(struct session_needs){.context = (int)context, .max_sequences = s->requests < MOST_RUNNING ? s->requests : MOST_RUNNING}, err));
+	TRY(time_requests(b, err));
+	tandem_get_info(b->session.engine, &b->session.info);
+	return s->json ? throughput_json(b, err) : throughput_table(b, err);
+}
+
+static enum status run_steps(struct bench *b, struct error *err)
 {
 	const struct settings *s = b->settings;
 	/* While the last sequence is prefilled, the first ones already decode. */
@@ -155,11 +255,7 @@ static enum status run_all(struct bench *b, struct error *err)
 	if (context < s->prefill + 1) context = s->prefill + 1;
 	if (context > INT32_MAX) return FAIL(err, USAGE, "bench step: --batch, --context and --steps ask for too many tokens; use less");
 	TRY(count_work(b, err));
-	TRY(session_open(&b->session, s, &(struct session_needs){.context = (int)context, .max_sequences = s->batch}, err));
-	b->events = mem_zalloc((size_t)s->batch, sizeof *b->events, "events", err);
-	b->prompt = mem_zalloc((size_t)context, sizeof *b->prompt, "prompt", err);
-	b->times = mem_zalloc((size_t)(s->steps > s->repeat ? s->steps : s->repeat), sizeof *b->times, "times", err);
-	if (!b->events || !b->prompt || !b->times) return STATUS_NO_MEMORY;
+	TRY(open_engine(b, &(struct session_needs){.context = (int)context, .max_sequences = s->batch}, err));
 	TRY(time_prefill(b, err));
 	TRY(time_decode(b, err));
 	tandem_get_info(b->session.engine, &b->session.info);
@@ -169,7 +265,7 @@ static enum status run_all(struct bench *b, struct error *err)
 enum status cmd_bench_step(const struct settings *settings, struct error *err)
 {
 	struct bench bench = {.settings = settings};
-	enum status st = run_all(&bench, err);
+	enum status st = settings->requests ? run_throughput(&bench, err) : run_steps(&bench, err);
 	session_close(&bench.session);
 	free(bench.events);
 	free(bench.prompt);

@@ -58,9 +58,9 @@ static const struct option rows[] = {
 	{.name = "tp", .type = OPTION_INTS, .argument = "1,2,4,8", .group = "Ranks and devices", AT(degrees), .initial = "1,2,4,8", .unit = "ranks",
 	 .commands = COMMAND_PLAN | COMMAND_BENCH_GEMM, .help = "world sizes to plan, or to measure one rank of", .min = 1, .max = 64},
 	{.name = "device", .type = OPTION_TEXT, .argument = "NAME", .group = "Ranks and devices", AT(device), .initial = "cpu",
-	 .commands = (DEVICES | COMMAND_PLAN) & ~COMMAND_BENCH_PEAK, .help = "kind of device"},
+	 .commands = DEVICES | COMMAND_PLAN, .help = "kind of device"},
 	{.name = "devices", .type = OPTION_INTS, .argument = "0,1", .group = "Ranks and devices", AT(devices), .absent = "0,1,... up to P-1",
-	 .commands = DEVICES & ~COMMAND_BENCH_PEAK, .help = "device of each rank, in rank order", .min = 0, .max = 1023},
+	 .commands = DEVICES, .help = "device of each rank, in rank order", .min = 0, .max = 1023},
 	{.name = "device-memory", .type = OPTION_BYTES, .argument = "64GiB", .group = "Ranks and devices", AT(device_memory),
 	 .absent = "not known; the KV room is then not given", .commands = COMMAND_PLAN, .help = "memory of one device"},
 	{.name = "target", .type = OPTION_TEXT, .argument = "T", .group = "Ranks and devices", AT(target), .commands = COMMAND_PLAN},
@@ -129,6 +129,15 @@ static const struct option rows[] = {
 	{.name = "repeat", .type = OPTION_INT, .argument = "N", .group = "Measurement", AT(repeat), .initial = "3", .unit = "runs",
 	 .commands = COMMAND_BENCH_STEP, .help = "prefills to time", .min = 1, .max = 1000},
 
+	{.name = "trace", .type = OPTION_TEXT, .argument = "F", .group = "Measurement", AT(trace), .commands = COMMAND_BENCH_STEP,
+	 .help = "write where the time of a decode step goes on each rank: a Chrome trace (chrome://tracing)"},
+	{.name = "requests", .type = OPTION_INT, .argument = "N", .group = "Measurement", AT(requests), .initial = "0", .unit = "requests",
+	 .commands = COMMAND_BENCH_STEP, .help = "measure throughput instead: N requests at once through the engine, without a server", .min = 0, .max = 1000000},
+	{.name = "input", .type = OPTION_INT, .argument = "L", .group = "Measurement", AT(bench_input), .initial = "512", .unit = "tokens",
+	 .commands = COMMAND_BENCH_STEP, .help = "prompt of each of the --requests", .min = 1, .max = TOKENS_MAX},
+	{.name = "output", .type = OPTION_INT, .argument = "M", .group = "Measurement", AT(bench_output), .initial = "128", .unit = "tokens",
+	 .commands = COMMAND_BENCH_STEP, .help = "answer of each of the --requests", .min = 1, .max = TOKENS_MAX},
+
 	{.name = "rows", .type = OPTION_INTS, .argument = "T,...", .group = "Measurement", AT(rows), .initial = "1,4,16,32,128,512", .unit = "tokens",
 	 .commands = COMMAND_BENCH_COLLECTIVE, .help = "token rows of an all-reduce", .min = 1, .max = 65536},
 	{.name = "rows", .type = OPTION_INTS, .argument = "T,...", .group = "Measurement", AT(rows), .initial = "1,16,128", .unit = "tokens",
@@ -139,6 +148,9 @@ static const struct option rows[] = {
 	 .commands = COMMAND_BENCH_COLLECTIVE, .help = "calls to time for each shape", .min = 1, .max = 1000000},
 	{.name = "repeat", .type = OPTION_INT, .argument = "N", .group = "Measurement", AT(repeat), .initial = "5", .unit = "calls",
 	 .commands = COMMAND_BENCH_GEMM, .help = "calls to time for each shape", .min = 1, .max = 1000000},
+
+	{.name = "matrix", .type = OPTION_INT, .argument = "N", .group = "Measurement", AT(matrix), .initial = "8192", .unit = "rows",
+	 .commands = COMMAND_BENCH_PEAK, .help = "rows and columns of the matrices that a GPU multiplies; it reads 64 N^2 bytes", .min = 128, .max = 16384},
 
 	{.name = "requests", .type = OPTION_INT, .argument = "N", .group = "Load", AT(requests), .initial = "100", .unit = "requests",
 	 .commands = COMMAND_BENCH_SERVE, .help = "requests to send; one more goes first to see that it works", .min = 1, .max = 1000000},

@@ -52,8 +52,10 @@ struct settings {
 	uint64_t max_body;
 
 	/* bench */
-	int batch, bench_context, steps, prefill, repeat;
+	int batch, bench_context, steps, prefill, repeat, bench_input, bench_output;
+	const char *trace;
 	struct int_list rows, hidden;
+	int matrix; /* bench peak */
 
 	/* bench serve */
 	int requests, concurrency, vocab;

@@ -105,7 +105,6 @@ struct device_ops {
 	bool block_types;    /* weights of block types (quantised) can be put */
 	bool accumulates;    /* linear_args.accumulate is supported: at world size 1 no all-reduce is needed */
 
-	size_t (*stream_bytes)(const struct stream_options *options); /* device memory that a stream takes; NULL: little */
 	enum status (*stream_create)(struct device *device, const struct stream_options *options, struct stream **out, struct error *err);
 	void (*stream_destroy)(struct stream *stream);
 	/* Waits until all that was put on the stream is done; its failure is returned here. */
@@ -145,6 +144,9 @@ struct device_ops {
 	enum status (*vector_put)(struct stream *stream, float *dst, const void *src, enum dtype dtype, int n, struct error *err);
 
 	size_t (*kv_bytes)(const struct kv_layout *layout);
+
+	/* Reads `bytes` (a multiple of 16) of device memory once, for measuring; *sum, device memory, takes what stands for the values read. NULL: none. */
+	enum status (*read_memory)(struct stream *stream, const void *data, size_t bytes, uint32_t *sum, struct error *err);
 
 	struct op_table ops;
 };

@@ -239,8 +239,8 @@ struct sample_args {
 #define SAMPLE_BINS 4096      /* of a row's histogram */
 static inline size_t sample_scratch_bytes(int rows)
 {
-	size_t histogram = SAMPLE_BINS * (sizeof(uint64_t) + sizeof(uint32_t)), partial = SAMPLE_MAX_SPLITS * 16 + sizeof(uint64_t);
-	return (size_t)rows * (histogram + partial);
+	size_t histogram = SAMPLE_BINS * (sizeof(uint64_t) + sizeof(uint32_t)), list = SAMPLE_BINS * sizeof(uint64_t);
+	return (size_t)rows * (histogram + list + SAMPLE_MAX_SPLITS * 16 + 64);
 }
 
 /* X(name): enum status name(struct stream *, const struct name_args *, struct error *) */

@@ -68,3 +68,11 @@ double element(const void *data, enum dtype dtype, size_t i)
 	memcpy(&half, (const char *)data + i * 2, 2);
 	return (double)(dtype == DTYPE_BF16 ? bf16_to_f32(half) : f16_to_f32(half));
 }
+
+void set_element(void *data, enum dtype dtype, size_t i, double value)
+{
+	float single = (float)value;
+	uint16_t half = dtype == DTYPE_F16 ? f16_from_f32(single) : bf16_from_f32(single);
+	if (dtype == DTYPE_F32) memcpy((char *)data + i * 4, &single, 4);
+	else memcpy((char *)data + i * 2, &half, 2);
+}

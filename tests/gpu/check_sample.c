@@ -297,6 +297,8 @@ static void check_not_taken(struct gpu_check *c)
 	r.cases[1].params.frequency_penalty = 0.5;
 	r.cases[1].params.repetition_penalty = 1.2;
 	r.cases[2].bias_ids[1] = r.cases[2].bias_ids[0];
+	r.cases[2].params.bias_ids = r.cases[2].bias_ids;
+	r.cases[2].params.bias_values = r.cases[2].bias_values;
 	r.cases[2].params.bias_count = 2;
 	for (int i = 0; i < ROWS; i++) {
 		bool taken = device_sampler_add(r.device, i, &r.cases[i].params, &r.cases[i].input);
@@ -332,7 +334,7 @@ void gpu_check_sample(struct gpu_check *c)
 	check_shape(c, SHAPE_EQUAL, 3, 9001, 20, false);
 	check_shape(c, SHAPE_CROWDED, 3, 9001, 21, false);
 	check_shape(c, SHAPE_NORMAL, 2, 20000, 22, true); /* several blocks share a row */
-	for (uint64_t i = 0; i < (c->quick ? 2 : 64); i++) check_shape(c, SHAPE_NORMAL, 64, 700, 30 + i, false);
+	for (uint64_t i = 0; i < (c->quick ? 8 : 64); i++) check_shape(c, SHAPE_NORMAL, 64, 700, 30 + i, false);
 	for (size_t i = 0; i < sizeof large / sizeof *large && !c->quick; i++) {
 		for (int shape = 0; shape < SHAPE_COUNT; shape++) check_shape(c, (enum shape)shape, 5, large[i], 200 + i, false);
 		check_shape(c, SHAPE_NORMAL, 64, large[i], 210 + i, true);

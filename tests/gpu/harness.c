@@ -229,6 +229,11 @@ double gpu_unit(enum dtype dtype)
 	return dtype == DTYPE_F32 ? 0x1p-24 : dtype == DTYPE_F16 ? 0x1p-11 : 0x1p-8;
 }
 
+double gpu_tiny(enum dtype dtype)
+{
+	return dtype == DTYPE_F32 ? 0x1p-149 : dtype == DTYPE_F16 ? 0x1p-24 : 0x1p-133;
+}
+
 static double largest_number(enum dtype dtype)
 {
 	return dtype == DTYPE_F16 ? 65504.0 : dtype == DTYPE_BF16 ? 0x1.fep127 : 0x1.fffffep127;

@@ -70,6 +70,7 @@ void *gpu_random_room(struct gpu_check *c, enum dtype dtype, size_t n, float sca
 
 /* --- results */
 double gpu_unit(enum dtype dtype); /* half an ulp of 1: the relative error of one rounding */
+double gpu_tiny(enum dtype dtype); /* the smallest positive number: more than the error of rounding a subnormal one */
 /* Every element of `t` against want[rows][cols]: |got - want| <= rel * scale + abs, where scale is |want|, or scale[rows][cols] if given. NaN is
  * wanted where want is NaN, infinity where it is infinite or beyond the type's largest number. */
 void gpu_compare(struct gpu_check *c, const char *what, const struct tensor *t, const double *want, const double *scale, double rel, double abs);
@@ -93,9 +94,10 @@ OP_LIST(X)
 OP_FUSED_LIST(X)
 #undef X
 void gpu_check_device(struct gpu_check *c);
+void gpu_check_comm(struct gpu_check *c); /* opens devices of its own */
 
 /* The fills that most row ops take. */
-#define GPU_EACH_FILL(fill) for (enum fill fill = FILL_RANDOM; fill < FILL_COUNT; fill++)
-#define GPU_EACH_DTYPE(dtype) for (enum dtype dtype = DTYPE_F32; dtype <= DTYPE_BF16; dtype++)
+#define GPU_EACH_FILL(var) for (enum fill var = FILL_RANDOM; var < FILL_COUNT; var++)
+#define GPU_EACH_DTYPE(var) for (enum dtype var = DTYPE_F32; var <= DTYPE_BF16; var++)
 
 #endif

@@ -14,7 +14,7 @@ static const struct attention_kernel *const decode_kernels[] = {
 	&attention_decode, NULL};
 static const struct attention_kernel *const prefill_kernels[] = {
 #ifdef GPU_CUDA
-	&attention_prefill_tensor,
+	&attention_prefill_wide, &attention_prefill_tensor,
 #endif
 	&attention_tile, NULL};
 
@@ -99,39 +99,49 @@ static struct attention_params make_params(const struct attention_args *args, bo
 	                                 .window = args->window, .block_shift = log2_of(l->block_tokens), .dense = rows->rows == rows->seqs && rows->max_seq_rows == 1, .invariant = invariant};
 }
 
-static enum status launch_first(const struct attention_kernel *const *kernels, const struct gpu_context *ctx, const struct attention_params *p,
+/* The first that can, but for `skip` of them as long as another follows. */
+static enum status launch_first(const struct attention_kernel *const *kernels, int skip, const struct gpu_context *ctx, const struct attention_params *p,
                                 enum dtype dtype, struct error *err)
 {
 	for (; *kernels; kernels++)
-		if ((*kernels)->can(p, dtype)) return (*kernels)->launch(ctx, p, dtype, err);
+		if ((skip-- <= 0 || !kernels[1]) && (*kernels)->can(p, dtype)) return (*kernels)->launch(ctx, p, dtype, err);
 	return FAIL(err, UNSUPPORTED, "attention: no kernel for heads of %d of type %s", p->head_dim, dtype_name(dtype));
 }
 
-static enum status decode(const struct gpu_context *ctx, struct attention_params *p, enum dtype dtype, struct error *err)
+static enum status decode(const struct gpu_context *ctx, struct attention_params *p, enum dtype dtype, int skip, struct error *err)
 {
 	p->splits = decode_splits(&ctx->props, p->invariant, p->seqs, p->kv_heads);
 	size_t bytes = partial_bytes(p->seqs, p->q_heads, p->splits, p->head_dim);
 	int64_t counters = (int64_t)p->seqs * p->q_heads; /* at most */
-	if (bytes > ctx->workspace_bytes || counters > GPU_COUNTERS)
-		return FAIL(err, BAD_INPUT, "attention: %d sequences of %d heads want %zu bytes of workspace and %lld counters; there are %zu and %d", p->seqs,
-		            p->q_heads, bytes, (long long)counters, ctx->workspace_bytes, GPU_COUNTERS);
+	if (p->splits > 1 && (bytes > ctx->workspace_bytes || counters > GPU_COUNTERS)) {
+		if (p->invariant)
+			return FAIL(err, BAD_INPUT, "attention: %d sequences of %d heads want %zu bytes of workspace and %lld counters; there are %zu and %d", p->seqs,
+			            p->q_heads, bytes, (long long)counters, ctx->workspace_bytes, GPU_COUNTERS);
+		p->splits = 1;
+	}
 	p->partial = ctx->workspace;
 	p->partial_stats = p->partial + (size_t)p->seqs * (size_t)p->q_heads * (size_t)p->splits * (size_t)p->head_dim;
 	p->counters = ctx->counters;
-	return launch_first(decode_kernels, ctx, p, dtype, err);
+	return launch_first(decode_kernels, skip, ctx, p, dtype, err);
 }
 
-enum status gpu_attention(struct stream *stream, const struct attention_args *args, struct error *err)
+enum status gpu_attention_skip(struct stream *stream, const struct attention_args *args, int skip, struct error *err)
 {
 	const struct gpu_context *ctx = gpu_context(stream);
 	const struct step_rows *rows = args->rows;
 	TRY(check(args, err));
 	if (rows->rows == 0 || rows->seqs == 0) return STATUS_OK;
 	struct attention_params p = make_params(args, ctx->invariant);
+	enum dtype dtype = args->cache->layout.dtype;
 	bool long_rows = rows->max_seq_rows > 1;
 	/* All sequences as long as the longest, or only one: none is a single row. */
 	bool single_rows = !long_rows || (int64_t)rows->seqs * rows->max_seq_rows != rows->rows;
-	if (single_rows) TRY(decode(ctx, &p, args->cache->layout.dtype, err));
+	if (single_rows) TRY(decode(ctx, &p, dtype, skip, err));
 	p.skip_single = single_rows;
-	return long_rows ? launch_first(prefill_kernels, ctx, &p, args->cache->layout.dtype, err) : STATUS_OK;
+	return long_rows ? launch_first(prefill_kernels, skip, ctx, &p, dtype, err) : STATUS_OK;
+}
+
+enum status gpu_attention(struct stream *stream, const struct attention_args *args, struct error *err)
+{
+	return gpu_attention_skip(stream, args, 0, err);
 }

@@ -48,6 +48,8 @@ extern "C" {
 #endif
 /* Workspace that attention may ask for on such a stream. */
 size_t gpu_attention_workspace(const struct stream_options *options, const struct gpu_props *props);
+/* gpu_attention without the first `skip` candidates for each kind of sequences, as long as another follows: for checks. */
+enum status gpu_attention_skip(struct stream *stream, const struct attention_args *args, int skip, struct error *err);
 
 /* Launchers: one kernel each, all checks of the arguments done (attention.c). can: whether the kernel takes this type and these heads. */
 struct attention_kernel {
@@ -56,7 +58,7 @@ struct attention_kernel {
 	enum status (*launch)(const struct gpu_context *ctx, const struct attention_params *p, enum dtype dtype, struct error *err);
 };
 extern const struct attention_kernel attention_decode, attention_tile;                /* any device */
-extern const struct attention_kernel attention_decode_tensor, attention_prefill_tensor; /* CUDA */
+extern const struct attention_kernel attention_decode_tensor, attention_prefill_tensor, attention_prefill_wide; /* CUDA */
 #ifdef __cplusplus
 }
 #endif

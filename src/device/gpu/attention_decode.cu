@@ -157,7 +157,7 @@ template <typename T, int ELEMENTS, int HEADS> GPU_KERNEL(THREADS) attention_dec
 	finish<T, ELEMENTS, HEADS>(p, seq, row, first_head, heads, range.active == 1, acc, stats);
 	if (range.active == 1) return;
 	if (attention_last_block(&p.counters[(int64_t)seq * gridDim.y + blockIdx.y], range.active, flag))
-		attention_combine<T>(p, seq, row, first_head, heads, range.active, scale);
+		attention_combine<T, 4>(p, seq, row, first_head, heads, range.active, scale);
 }
 
 /* ---- launcher */

@@ -1,23 +1,29 @@
 /* attention_decode_cuda.cu: attention of sequences with one row on tensor cores, 16-bit types: flash-decoding without shared memory for the keys.
  *
- * Block (split, kv head * slices + slice, seq), WARPS waves: one split's keys for up to 8 query heads of one KV head. A wave takes every WARPS-th group
+ * Block (split, kv head * slices + slice, seq), WAVES waves: one split's keys for up to 8 query heads of one KV head. A wave takes every WAVES-th group
  * of 16 keys (which lie together in memory) straight into registers as the A side of m16n8k16 products; the query heads are the B side's 8
  * columns (with lane = 4 g + c):
  *   S^T[key][head] = K Q^T: contraction over d in an order of our own, so that lane (g, c) holds the 16-byte pieces c, c + 4, … of keys g, g + 8;
  *   O^T[d][head] += V^T P^T: lane (g, c) holds the pieces g, g + 8, … of keys 2c, 2c+1, 2c+8, 2c+9; a byte permutation pairs neighbouring keys.
  *     Row g of product (h, t) is d = 64 h + 8 g + t, row g + 8 is d = 64 h + 8 g + t + 4.
  * All loads are 16 bytes, full sectors; those of the wave's next group are in flight while this one is computed. Waves keep maximum, sum and
- * vector of their own, merged through shared memory at the end: WARPS * 8 * (DIM + 1) floats.
+ * vector of their own, merged through shared memory at the end. The splits of a row are one cluster: each block then adds up a share of the row's
+ * outputs from all blocks' shared memory.
  *
- * DIM is head_dim rounded up to 64, 128 or 256; pieces behind the head's end are zeros. Weights P are rounded to T. A wave has 8 KB (DIM 128) in flight;
- * with 16 waves on a multiprocessor that is the read rate of memory, the bound aimed for; short contexts are bound by latencies.
+ * A wave's first group is read before gpu_wait_previous, unless this step writes its last key: block tables, positions and older keys were there
+ * before the step's first kernel (copies do not overlap with kernels).
+ *
+ * DIM is head_dim rounded up to 64, 128 or 256; pieces behind the head's end are zeros. Weights P are rounded to T. Shared memory: (WAVES + 1) * heads *
+ * (DIM + 4) floats and some. A wave has 8 KB (DIM 128) in flight; 12 waves on a multiprocessor give the read rate of memory, the bound aimed for:
+ * in one block to four, as the number of sequences and heads wants it. Short contexts are bound by latencies.
  */
 #include "device/gpu/attention_device.h"
 #include "device/gpu/tensor_cuda.h"
 
-#define WARPS 4
-#define THREADS (WARPS * 32)
-#define HEADS 8
+#define HEADS 8        /* of a block */
+#define MAX_CLUSTER 16
+#define FEW_KEYS 64    /* fewest keys worth a block */
+#define SM_WAVES 12    /* on a multiprocessor, by their registers */
 
 template <int DIM> struct key_regs {
 	gpu_vec16 low[DIM / 32], high[DIM / 32]; /* keys g, g + 8 */
@@ -35,24 +41,32 @@ template <typename T, int DIM, bool EXACT> GPU_TEMPLATE gpu_vec16 load_piece(con
 
 template <typename T, int DIM, bool EXACT> GPU_TEMPLATE void load_keys(key_regs<DIM> &k, const T *group, int head_dim)
 {
+	const int dim = EXACT ? DIM : head_dim;
 	const int lane = (int)threadIdx.x % 32, g = lane / 4, c = lane % 4;
 	GPU_UNROLL for (int j = 0; j < DIM / 32; j++) {
-		k.low[j] = load_piece<T, DIM, EXACT>(group + g * head_dim, j * 32 + c * 8, head_dim);
-		k.high[j] = load_piece<T, DIM, EXACT>(group + (g + 8) * head_dim, j * 32 + c * 8, head_dim);
+		k.low[j] = load_piece<T, DIM, EXACT>(group + g * dim, j * 32 + c * 8, dim);
+		k.high[j] = load_piece<T, DIM, EXACT>(group + (g + 8) * dim, j * 32 + c * 8, dim);
 	}
 }
 
-/* Values of keys outside [first, end), counted in the group, are zeros: a weight of 0 does not silence a NaN. */
-template <typename T, int DIM, bool EXACT> GPU_TEMPLATE void load_values(value_regs<DIM> &v, const T *group, int head_dim, int first, int end)
+template <typename T, int DIM, bool EXACT> GPU_TEMPLATE void load_values(value_regs<DIM> &v, const T *group, int head_dim)
+{
+	const int dim = EXACT ? DIM : head_dim;
+	const int lane = (int)threadIdx.x % 32, g = lane / 4, c = lane % 4;
+	GPU_UNROLL for (int i = 0; i < 4; i++)
+		GPU_UNROLL for (int h = 0; h < DIM / 64; h++)
+			v.key[i][h] = load_piece<T, DIM, EXACT>(group + (2 * c + i % 2 + i / 2 * 8) * dim, h * 64 + g * 8, dim);
+}
+
+/* For a group of which only the keys [first, end) count: the others score -inf, and their values become zeros, since a weight of 0 does not
+ * silence the NaN that stale memory may hold. */
+template <int DIM> GPU_TEMPLATE void cut_group(float *score, value_regs<DIM> &v, int first, int end)
 {
 	const int lane = (int)threadIdx.x % 32, g = lane / 4, c = lane % 4;
 	GPU_UNROLL for (int i = 0; i < 4; i++) {
-		const int key = 2 * c + i % 2 + i / 2 * 8;
-		const bool seen = key >= first && key < end;
-		GPU_UNROLL for (int h = 0; h < DIM / 64; h++) {
-			v.key[i][h] = gpu_vec16{};
-			if (seen) v.key[i][h] = load_piece<T, DIM, EXACT>(group + key * head_dim, h * 64 + g * 8, head_dim);
-		}
+		const int scored = g + i / 2 * 8, valued = 2 * c + i % 2 + i / 2 * 8;
+		if (scored < first || scored >= end) score[i] = ATTENTION_NONE;
+		if (valued < first || valued >= end) GPU_UNROLL for (int h = 0; h < DIM / 64; h++) v.key[i][h] = gpu_vec16{};
 	}
 }
 
@@ -60,11 +74,13 @@ template <typename T, int DIM, bool EXACT> GPU_TEMPLATE void load_values(value_r
 template <typename T, int DIM> GPU_TEMPLATE void score_keys(float *score, const key_regs<DIM> &k, const gpu_vec16 *query)
 {
 	GPU_UNROLL for (int i = 0; i < 4; i++) score[i] = 0;
-	GPU_UNROLL for (int j = 0; j < DIM / 32; j++)
+	GPU_UNROLL for (int j = 0; j < DIM / 32; j++) {
+		const gpu_vec16 q = query[j];
 		GPU_UNROLL for (int half = 0; half < 4; half += 2) {
 			const uint32_t a[4] = {k.low[j].x[half], k.high[j].x[half], k.low[j].x[half + 1], k.high[j].x[half + 1]};
-			tensor_mma<T>(score, a, query[j].x[half], query[j].x[half + 1]);
+			tensor_mma<T>(score, a, q.x[half], q.x[half + 1]);
 		}
+	}
 }
 
 /* acc[DIM / 64][4][4] += V^T P^T. */
@@ -86,14 +102,10 @@ template <int DIM> struct wave_state {
 	float max[2], sum[2], acc[DIM / 64][4][4];
 };
 
-/* Scores into weights, packed as the B side of the second product; acc is rescaled. first, end: the keys of the group that count. */
-template <typename T, int DIM> GPU_TEMPLATE void weigh(wave_state<DIM> &s, float *score, float scale, int first, int end, uint32_t *p)
+/* Scores into weights, packed as the B side of the second product; acc is rescaled. */
+template <typename T, int DIM> GPU_TEMPLATE void weigh(wave_state<DIM> &s, float *score, float scale, uint32_t *p)
 {
-	const int g = (int)threadIdx.x % 32 / 4;
-	GPU_UNROLL for (int i = 0; i < 4; i++) {
-		const int key = g + i / 2 * 8;
-		score[i] = key >= first && key < end ? score[i] * scale : ATTENTION_NONE;
-	}
+	GPU_UNROLL for (int i = 0; i < 4; i++) score[i] *= scale;
 	GPU_UNROLL for (int i = 0; i < 2; i++) {
 		float top = fmaxf(score[i], score[i + 2]);
 		GPU_UNROLL for (int mask = 4; mask < 32; mask *= 2) top = fmaxf(top, gpu_shfl_xor(top, mask));
@@ -110,129 +122,258 @@ template <typename T, int DIM> GPU_TEMPLATE void weigh(wave_state<DIM> &s, float
 	p[1] = tensor_transpose(tensor_pack<T>(score[2], score[3]));
 }
 
-/* First element of the group of keys that begins at `key`. */
-template <typename T> GPU_TEMPLATE const T *group_keys(const attention_params &p, const int32_t *table, int kv_head, int key)
+/* Where a group of keys lies. */
+struct group_place {
+	int block, token;
+};
+GPU_DEVICE group_place find_group(const attention_params &p, const int32_t *table, int key)
 {
-	const int block = p.block_shift >= 0 ? key >> p.block_shift : key / p.block_tokens;
-	return (const T *)p.kv + attention_kv_offset(p, table[block], kv_head, key - block * p.block_tokens);
+	const int index = p.block_shift >= 0 ? key >> p.block_shift : key / p.block_tokens;
+	return {table[index], key - index * p.block_tokens};
 }
 
-/* The wave's groups of the split. */
-template <typename T, int DIM, bool EXACT>
-GPU_TEMPLATE void attend(const attention_params &p, int seq, int kv_head, const attention_range &range, const gpu_vec16 *query, wave_state<DIM> &s)
+/* What a block is at. */
+struct decode_job {
+	attention_range range;
+	int seq, row, position, kv_head, first_head, heads;
+};
+
+/* Queries: lane (g, c) holds the pieces c, c + 4, … of head g. */
+template <typename T, int DIM, bool EXACT> GPU_TEMPLATE void load_queries(gpu_vec16 *query, const attention_params &p, const decode_job &job)
 {
-	constexpr int step = WARPS * ATTENTION_GROUP;
+	const int lane = (int)threadIdx.x % 32;
+	const T *q = (const T *)p.q + (int64_t)job.row * p.q_stride + (int64_t)(job.first_head + lane / 4) * p.head_dim;
+	GPU_UNROLL for (int j = 0; j < DIM / 32; j++) {
+		query[j] = gpu_vec16{};
+		if (lane / 4 < job.heads) query[j] = load_piece<T, DIM, EXACT>(q, j * 32 + lane % 4 * 8, p.head_dim);
+	}
+}
+
+/* The wave's groups of the split. Waits for the kernel before. */
+template <typename T, int DIM, bool EXACT, int WAVES> GPU_TEMPLATE void attend(const attention_params &p, const decode_job &job, wave_state<DIM> &s)
+{
+	constexpr int step = WAVES * ATTENTION_GROUP;
 	constexpr bool early = DIM <= 128; /* registers for values that are not needed yet */
-	const int32_t *table = p.block_table + (int64_t)seq * p.max_blocks;
+	const attention_range &range = job.range;
+	const int32_t *table = p.block_table + (int64_t)job.seq * p.max_blocks;
 	const int64_t values = (int64_t)p.kv_heads * p.block_tokens * p.head_dim;
 	int key = range.begin + (int)threadIdx.x / 32 * ATTENTION_GROUP;
 	if (key + ATTENTION_GROUP <= range.first) key += (range.first - key) / step * step; /* invariant mode begins splits before the window */
 	if (key + ATTENTION_GROUP <= range.first) key += step;
-	if (key >= range.end) return;
+	const bool any = key < range.end, old = key + ATTENTION_GROUP <= job.position;
 	key_regs<DIM> k;
 	value_regs<DIM> v;
-	const T *group = group_keys<T>(p, table, kv_head, key);
-	load_keys<T, DIM, EXACT>(k, group, p.head_dim);
-	if (early) load_values<T, DIM, EXACT>(v, group + values, p.head_dim, range.first - key, range.end - key);
+	gpu_vec16 query[DIM / 32];
+	group_place place = {0, 0};
+	if (any) place = find_group(p, table, key);
+	const T *group = (const T *)p.kv + attention_kv_offset(p, place.block, job.kv_head, place.token);
+	if (any && old) {
+		load_keys<T, DIM, EXACT>(k, group, p.head_dim);
+		if (early) load_values<T, DIM, EXACT>(v, group + values, p.head_dim);
+	}
+	gpu_wait_previous();
+	gpu_start_next();
+	if (!any) return;
+	load_queries<T, DIM, EXACT>(query, p, job);
+	if (!old) {
+		load_keys<T, DIM, EXACT>(k, group, p.head_dim);
+		if (early) load_values<T, DIM, EXACT>(v, group + values, p.head_dim);
+	}
+	if (key + step < range.end) place = find_group(p, table, key + step);
 	while (true) {
 		const int next = key + step;
 		const bool more = next < range.end;
-		const T *next_group = more ? group_keys<T>(p, table, kv_head, next) : group;
+		const T *next_group = (const T *)p.kv + attention_kv_offset(p, place.block, job.kv_head, place.token);
+		if (next + step < range.end) place = find_group(p, table, next + step); /* a turn ahead of its use */
 		float score[4];
 		uint32_t weight[2];
 		score_keys<T, DIM>(score, k, query);
 		if (early && more) load_keys<T, DIM, EXACT>(k, next_group, p.head_dim);
-		if (!early) load_values<T, DIM, EXACT>(v, group + values, p.head_dim, range.first - key, range.end - key);
-		weigh<T, DIM>(s, score, p.scale_log2, range.first - key, range.end - key, weight);
+		if (!early) load_values<T, DIM, EXACT>(v, group + values, p.head_dim);
+		if (key < range.first || key + ATTENTION_GROUP > range.end) cut_group<DIM>(score, v, range.first - key, range.end - key);
+		weigh<T, DIM>(s, score, p.scale_log2, weight);
 		add_values<T, DIM>(s.acc, v, weight[0], weight[1]);
 		if (!more) break;
-		if (early) load_values<T, DIM, EXACT>(v, next_group + values, p.head_dim, range.first - next, range.end - next);
+		if (early) load_values<T, DIM, EXACT>(v, next_group + values, p.head_dim);
 		else load_keys<T, DIM, EXACT>(k, next_group, p.head_dim);
 		key = next, group = next_group;
 	}
 }
 
-/* The wave's state to shared memory: acc [HEADS][DIM + 1], stats [HEADS][2]. */
-template <int DIM> GPU_TEMPLATE void put_wave(wave_state<DIM> &s, float *acc, float *stats)
+/* The wave's state to shared memory: acc [heads][DIM + 4], stats [HEADS][2]. */
+template <int DIM> GPU_TEMPLATE void put_wave(wave_state<DIM> &s, int heads, float *acc, float *stats)
 {
 	const int lane = (int)threadIdx.x % 32, g = lane / 4, c = lane % 4;
 	GPU_UNROLL for (int i = 0; i < 2; i++) {
+		const int head = 2 * c + i;
 		GPU_UNROLL for (int mask = 4; mask < 32; mask *= 2) s.sum[i] += gpu_shfl_xor(s.sum[i], mask);
-		if (g == 0) stats[(2 * c + i) * 2] = s.max[i], stats[(2 * c + i) * 2 + 1] = s.sum[i];
+		if (head >= heads) continue;
+		if (g == 0) stats[head * 2] = s.max[i], stats[head * 2 + 1] = s.sum[i];
 		GPU_UNROLL for (int h = 0; h < DIM / 64; h++)
-			GPU_UNROLL for (int t = 0; t < 4; t++) {
-				acc[(2 * c + i) * (DIM + 1) + h * 64 + g * 8 + t] = s.acc[h][t][i];
-				acc[(2 * c + i) * (DIM + 1) + h * 64 + g * 8 + t + 4] = s.acc[h][t][i + 2];
+			GPU_UNROLL for (int half = 0; half < 2; half++) {
+				const float4 four = {s.acc[h][0][i + 2 * half], s.acc[h][1][i + 2 * half], s.acc[h][2][i + 2 * half], s.acc[h][3][i + 2 * half]};
+				*(float4 *)(acc + head * (DIM + 4) + h * 64 + g * 8 + half * 4) = four;
 			}
 	}
 }
 
-/* Sum of the waves' results for each (head, d): to `out` if the row has only this split, else to the workspace. */
-template <typename T, int DIM>
-GPU_TEMPLATE void finish(const attention_params &p, int seq, int row, int first_head, int heads, bool only, const float *acc, const float *stats)
+template <typename T> GPU_TEMPLATE void put_four(T *to, float4 v, float inverse)
 {
-	for (int i = (int)threadIdx.x; i < heads * DIM; i += THREADS) {
-		const int h = i / DIM, d = i % DIM;
-		if (d >= p.head_dim) continue;
-		float max = ATTENTION_NONE, sum = 0, value = 0;
-		GPU_UNROLL for (int w = 0; w < WARPS; w++) max = fmaxf(max, stats[(w * HEADS + h) * 2]);
-		GPU_UNROLL for (int w = 0; w < WARPS; w++) {
+	const uint2 packed = {tensor_pack<T>(v.x * inverse, v.y * inverse), tensor_pack<T>(v.z * inverse, v.w * inverse)};
+	*(uint2 *)to = packed;
+}
+
+/* to += from * factor. */
+GPU_DEVICE void add_scaled(float4 &to, float4 from, float factor)
+{
+	to.x = gpu_fma(from.x, factor, to.x), to.y = gpu_fma(from.y, factor, to.y);
+	to.z = gpu_fma(from.z, factor, to.z), to.w = gpu_fma(from.w, factor, to.w);
+}
+
+/* Sum of the first `waves` waves' results for each (head, four d): to `out` if the row has only this split, else to `result` [HEADS][DIM], followed
+ * by [HEADS][2] maxima and sums. */
+template <typename T, int DIM, int WAVES>
+GPU_TEMPLATE void merge_waves(const attention_params &p, const decode_job &job, int waves, const float *acc, const float *stats, float *result)
+{
+	for (int i = (int)threadIdx.x; i < job.heads * (DIM / 4); i += WAVES * 32) {
+		const int h = i / (DIM / 4), d = i % (DIM / 4) * 4;
+		float max = ATTENTION_NONE, sum = 0;
+		float4 value = {0, 0, 0, 0};
+		for (int w = 0; w < waves; w++) max = fmaxf(max, stats[(w * HEADS + h) * 2]);
+		for (int w = 0; w < waves; w++) {
 			const float factor = tensor_exp2(stats[(w * HEADS + h) * 2] - max);
-			sum += stats[(w * HEADS + h) * 2 + 1] * factor;
-			value += acc[(w * HEADS + h) * (DIM + 1) + d] * factor;
+			sum = gpu_fma(stats[(w * HEADS + h) * 2 + 1], factor, sum);
+			add_scaled(value, *(const float4 *)(acc + (w * job.heads + h) * (DIM + 4) + d), factor);
 		}
-		const int head = first_head + h;
-		if (only) {
-			((T *)p.out)[(int64_t)row * p.out_stride + (int64_t)head * p.head_dim + d] = gpu_narrow<T>(value / sum);
-			continue;
+		if (job.range.active > 1) {
+			*(float4 *)(result + h * DIM + d) = value;
+			if (d == 0) result[HEADS * DIM + h * 2] = max, result[HEADS * DIM + h * 2 + 1] = sum;
+		} else if (d < p.head_dim) {
+			put_four((T *)p.out + (int64_t)job.row * p.out_stride + (int64_t)(job.first_head + h) * p.head_dim + d, value, 1.0f / sum);
 		}
-		const int64_t slot = ((int64_t)seq * p.q_heads + head) * p.splits + blockIdx.x;
-		p.partial[slot * p.head_dim + d] = value;
-		if (d == 0) p.partial_stats[slot * 2] = max, p.partial_stats[slot * 2 + 1] = sum;
 	}
 }
 
-template <typename T, int DIM, bool EXACT> GPU_KERNEL(THREADS) attention_decode_tensor_kernel(const attention_params p)
+/* This block's share of the row's outputs, from the results of the cluster's `active` blocks. */
+template <typename T, int DIM, int WAVES> GPU_TEMPLATE void merge_cluster(const attention_params &p, const decode_job &job, uint32_t result)
 {
-	GPU_SHARED(float, acc, WARPS *HEADS *(DIM + 1));
-	GPU_SHARED(float, stats, WARPS *HEADS * 2);
-	GPU_SHARED(int, flag, 1);
-	const int slices = (p.group + HEADS - 1) / HEADS, seq = (int)blockIdx.z;
-	const int kv_head = (int)blockIdx.y / slices, slice = (int)blockIdx.y % slices;
-	const int first_head = kv_head * p.group + slice * HEADS;
-	const int heads = p.group - slice * HEADS < HEADS ? p.group - slice * HEADS : HEADS;
-	const int lane = (int)threadIdx.x % 32, wave = (int)threadIdx.x / 32;
-	gpu_wait_previous();
-	gpu_start_next();
-	const int row = p.dense ? seq : p.row_start[seq];
-	if (!p.dense && p.row_start[seq + 1] - row != 1) return;
-	const attention_range range = attention_split(p, p.position[row], (int)blockIdx.x, WARPS * ATTENTION_GROUP);
-	if ((int)blockIdx.x >= range.active) return;
-
-	gpu_vec16 query[DIM / 32];
-	const T *q = (const T *)p.q + (int64_t)row * p.q_stride + (int64_t)(first_head + lane / 4) * p.head_dim;
-	GPU_UNROLL for (int j = 0; j < DIM / 32; j++) {
-		query[j] = gpu_vec16{};
-		if (lane / 4 < heads) query[j] = load_piece<T, DIM, EXACT>(q, j * 32 + lane % 4 * 8, p.head_dim);
+	const int share = (int)gridDim.x, active = job.range.active;
+	for (int i = (int)blockIdx.x + (int)threadIdx.x * share; i < job.heads * (DIM / 4); i += WAVES * 32 * share) {
+		const int h = i / (DIM / 4), d = i % (DIM / 4) * 4;
+		float2 stats[MAX_CLUSTER];
+		float4 part[MAX_CLUSTER];
+		GPU_UNROLL for (int s = 0; s < MAX_CLUSTER; s++) {
+			if (s >= active) continue;
+			const uint32_t there = cluster_address(result, s);
+			stats[s] = cluster_load2(there + (uint32_t)(HEADS * DIM + h * 2) * 4);
+			part[s] = cluster_load4(there + (uint32_t)(h * DIM + d) * 4);
+		}
+		float max = ATTENTION_NONE, sum = 0;
+		float4 value = {0, 0, 0, 0};
+		GPU_UNROLL for (int s = 0; s < MAX_CLUSTER; s++)
+			if (s < active) max = fmaxf(max, stats[s].x);
+		GPU_UNROLL for (int s = 0; s < MAX_CLUSTER; s++) {
+			if (s >= active) continue;
+			const float factor = tensor_exp2(stats[s].x - max);
+			sum = gpu_fma(stats[s].y, factor, sum);
+			add_scaled(value, part[s], factor);
+		}
+		if (d < p.head_dim) put_four((T *)p.out + (int64_t)job.row * p.out_stride + (int64_t)(job.first_head + h) * p.head_dim + d, value, 1.0f / sum);
 	}
-	wave_state<DIM> s = {};
-	s.max[0] = s.max[1] = ATTENTION_NONE;
-	attend<T, DIM, EXACT>(p, seq, kv_head, range, query, s);
-	put_wave<DIM>(s, acc + wave * HEADS * (DIM + 1), stats + wave * HEADS * 2);
-	gpu_sync();
-	finish<T, DIM>(p, seq, row, first_head, heads, range.active == 1, acc, stats);
-	if (range.active == 1) return;
-	if (attention_last_block(&p.counters[(int64_t)seq * gridDim.y + blockIdx.y], range.active, flag))
-		attention_combine<T>(p, seq, row, first_head, heads, range.active, acc);
+}
+
+/* Bytes of dynamic shared memory. */
+template <int DIM, int WAVES> static constexpr size_t decode_shared(int heads)
+{
+	return (size_t)(WAVES * heads * (DIM + 4) + HEADS * (DIM + 2) + WAVES * HEADS * 2) * sizeof(float);
+}
+
+template <typename T, int DIM, bool EXACT, int WAVES>
+__global__ void __launch_bounds__(WAVES * 32, DIM > 128 ? 1 : SM_WAVES / WAVES) attention_decode_tensor_kernel(const attention_params p)
+{
+	GPU_DYNAMIC_SHARED(dynamic);
+	const int slices = (p.group + HEADS - 1) / HEADS, slice = (int)blockIdx.y % slices, wave = (int)threadIdx.x / 32;
+	decode_job job;
+	job.seq = (int)blockIdx.z;
+	job.kv_head = (int)blockIdx.y / slices;
+	job.first_head = job.kv_head * p.group + slice * HEADS;
+	job.heads = p.group - slice * HEADS < HEADS ? p.group - slice * HEADS : HEADS;
+	float *result = (float *)dynamic, *stats = result + HEADS * (DIM + 2), *acc = stats + WAVES * HEADS * 2;
+	job.row = p.dense ? job.seq : p.row_start[job.seq];
+	if (!p.dense && p.row_start[job.seq + 1] - job.row != 1) {
+		gpu_wait_previous(); /* who waits for this kernel counts on it having waited */
+		return;
+	}
+	job.position = p.position[job.row];
+	job.range = attention_split(p, job.position, (int)blockIdx.x, FEW_KEYS);
+
+	const int split = (int)blockIdx.x, active = job.range.active;
+	if (split < active) {
+		wave_state<DIM> s = {};
+		s.max[0] = s.max[1] = ATTENTION_NONE;
+		attend<T, DIM, EXACT, WAVES>(p, job, s);
+		put_wave<DIM>(s, job.heads, acc + wave * job.heads * (DIM + 4), stats + wave * HEADS * 2);
+		gpu_sync();
+		const int groups = (job.range.end - job.range.begin + ATTENTION_GROUP - 1) / ATTENTION_GROUP;
+		merge_waves<T, DIM, WAVES>(p, job, groups < WAVES ? groups : WAVES, acc, stats, result);
+	} else {
+		gpu_wait_previous();
+		gpu_start_next();
+	}
+	if (active == 1) return; /* so do all blocks of the cluster */
+	cluster_sync();
+	merge_cluster<T, DIM, WAVES>(p, job, tensor_shared_address(result));
+	cluster_sync(); /* nobody leaves while others read its shared memory */
 }
 
 /* ---- launcher */
 
+template <typename T, int DIM, bool EXACT, int WAVES> static gpu_error launch_waves(const struct gpu_context *ctx, const attention_params *p)
+{
+	const int slices = (p->group + HEADS - 1) / HEADS;
+	const size_t shared = decode_shared<DIM, WAVES>(p->group < HEADS ? p->group : HEADS);
+	gpu_error code = gpu_allow_shared((attention_decode_tensor_kernel<T, DIM, EXACT, WAVES>), shared);
+	if (code == GPU_OK && p->splits > 8) code = gpu_allow_clusters((attention_decode_tensor_kernel<T, DIM, EXACT, WAVES>));
+	if (code != GPU_OK) return code;
+	return gpu_launch_clusters(attention_decode_tensor_kernel<T, DIM, EXACT, WAVES>, (unsigned)p->splits,
+	                           dim3((unsigned)p->splits, (unsigned)(p->kv_heads * slices), (unsigned)p->seqs), dim3(WAVES * 32), shared, ctx->stream, *p);
+}
+
+/* How a launch is cut: waves of a block, splits of a row. */
+struct decode_cut {
+	int waves, splits;
+};
+
+/* SM_WAVES waves on each multiprocessor as evenly as blocks of 3, 4, 6 or 12 of them allow; more than one split only where units are few. In invariant
+ * mode always the same. */
+static decode_cut cut_decode(int units, int multiprocessors, bool invariant)
+{
+	if (invariant) return {4, ATTENTION_CHUNKS};
+	if (units <= multiprocessors) {
+		int splits = MAX_CLUSTER;
+		while (splits > 1 && splits * units > multiprocessors) splits /= 2;
+		return {SM_WAVES, splits};
+	}
+	static const int sizes[] = {6, 4, 3};
+	decode_cut best = {4, 1};
+	double most = 0;
+	for (int waves : sizes) {
+		const int room = multiprocessors * (SM_WAVES / waves), turns = (units + room - 1) / room;
+		const double used = (double)units / ((double)turns * room);
+		if (used > most) most = used, best.waves = waves;
+	}
+	return best;
+}
+
 template <typename T, int DIM, bool EXACT> static gpu_error launch_instance(const struct gpu_context *ctx, const attention_params *p)
 {
-	const unsigned slices = (unsigned)((p->group + HEADS - 1) / HEADS);
-	return GPU_LAUNCH((attention_decode_tensor_kernel<T, DIM, EXACT>), dim3((unsigned)p->splits, (unsigned)p->kv_heads * slices, (unsigned)p->seqs),
-	                  dim3(THREADS), 0, ctx->stream, *p);
+	attention_params q = *p;
+	const decode_cut cut = cut_decode(p->seqs * p->kv_heads * ((p->group + HEADS - 1) / HEADS), ctx->props.multiprocessors, p->invariant);
+	q.splits = cut.splits;
+	if (DIM <= 128 && cut.waves == 12) return launch_waves<T, DIM, EXACT, DIM <= 128 ? 12 : 4>(ctx, &q);
+	if (DIM <= 128 && EXACT && cut.waves == 6) return launch_waves<T, DIM, EXACT, DIM <= 128 && EXACT ? 6 : 4>(ctx, &q);
+	if (DIM <= 128 && EXACT && cut.waves == 3) return launch_waves<T, DIM, EXACT, DIM <= 128 && EXACT ? 3 : 4>(ctx, &q);
+	return launch_waves<T, DIM, EXACT, 4>(ctx, &q);
 }
 
 template <typename T> static gpu_error launch_type(const struct gpu_context *ctx, const attention_params *p)

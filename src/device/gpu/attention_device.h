@@ -112,30 +112,41 @@ GPU_DEVICE bool attention_last_block(uint32_t *counter, int active, int *flag)
 }
 
 /* out[head][d] for `heads` query heads from `first_head` on, from the partial results of `active` splits, by all threads of the block.
- * scale: GPU_SHARED float [heads][active + 1]: the splits' factors and the sum of all weights. */
-template <typename T>
+ * scale: GPU_SHARED float [heads][ATTENTION_MAX_SPLITS + 1]: the splits' factors and the sum of all weights.
+ * BATCH: loads that a thread has in flight. */
+template <typename T, int BATCH>
 GPU_TEMPLATE void attention_combine(const attention_params &p, int seq, int row, int first_head, int heads, int active, float *scale)
 {
+	constexpr int stride = ATTENTION_MAX_SPLITS + 1;
+	const int lane = (int)threadIdx.x % GPU_WARP, wave = (int)threadIdx.x / GPU_WARP, waves = (int)blockDim.x / GPU_WARP;
 	const int64_t base = ((int64_t)seq * p.q_heads + first_head) * p.splits;
-	for (int h = (int)threadIdx.x; h < heads; h += (int)blockDim.x) {
-		const float *stats = p.partial_stats + (base + (int64_t)h * p.splits) * 2;
-		float max = ATTENTION_NONE, sum = 0;
-		for (int s = 0; s < active; s++) max = fmaxf(max, stats[2 * s]);
-		for (int s = 0; s < active; s++) {
-			const float factor = stats[2 * s] == ATTENTION_NONE ? 0.0f : exp2f(stats[2 * s] - max);
-			scale[h * (ATTENTION_MAX_SPLITS + 1) + s] = factor;
-			sum += stats[2 * s + 1] * factor;
-		}
-		scale[h * (ATTENTION_MAX_SPLITS + 1) + ATTENTION_MAX_SPLITS] = sum;
+	for (int h = wave; h < heads; h += waves) { /* a lane is a split */
+		const float *stats = p.partial_stats + (base + (int64_t)h * p.splits + lane) * 2;
+		const float max = lane < active ? stats[0] : ATTENTION_NONE, sum = lane < active ? stats[1] : 0.0f;
+		const float top = gpu_warp_max(max), factor = max == ATTENTION_NONE ? 0.0f : exp2f(max - top);
+		const float total = gpu_warp_sum(sum * factor);
+		if (lane < active) scale[h * stride + lane] = factor;
+		if (lane == 0) scale[h * stride + ATTENTION_MAX_SPLITS] = total;
 	}
 	gpu_sync();
+	const int quads = p.head_dim / 4;
 	T *out = (T *)p.out + (int64_t)row * p.out_stride + (int64_t)first_head * p.head_dim;
-	for (int i = (int)threadIdx.x; i < heads * p.head_dim; i += (int)blockDim.x) {
-		const int h = i / p.head_dim, d = i % p.head_dim;
-		const float *partial = p.partial + (base + (int64_t)h * p.splits) * p.head_dim + d, *factor = scale + h * (ATTENTION_MAX_SPLITS + 1);
-		float sum = 0;
-		GPU_UNROLL for (int s = 0; s < active; s++) sum += partial[(int64_t)s * p.head_dim] * factor[s];
-		out[i] = gpu_narrow<T>(sum / factor[ATTENTION_MAX_SPLITS]);
+	for (int i = (int)threadIdx.x; i < heads * quads; i += (int)blockDim.x) {
+		const int h = i / quads, d = i % quads * 4;
+		const float *partial = p.partial + (base + (int64_t)h * p.splits) * p.head_dim + d, *factor = scale + h * stride;
+		float sum[4] = {};
+		for (int first = 0; first < active; first += BATCH) {
+			gpu_vec16 raw[BATCH]; /* all on their way before the first is used */
+			GPU_UNROLL for (int s = 0; s < BATCH; s++) {
+				const int from = first + s < active ? first + s : active - 1;
+				raw[s] = *(const gpu_vec16 *)(partial + from * p.head_dim);
+			}
+			GPU_UNROLL for (int s = 0; s < BATCH; s++) {
+				const float weight = first + s < active ? factor[first + s] : 0.0f;
+				GPU_UNROLL for (int e = 0; e < 4; e++) sum[e] = gpu_fma(gpu_bits_to_f32(raw[s].x[e]), weight, sum[e]);
+			}
+		}
+		GPU_UNROLL for (int e = 0; e < 4; e++) out[(int64_t)h * p.head_dim + d + e] = gpu_narrow<T>(sum[e] / factor[ATTENTION_MAX_SPLITS]);
 	}
 }
 

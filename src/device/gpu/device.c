@@ -8,6 +8,7 @@
 
 #include "base/clock.h"
 #include "base/mem.h"
+#include "device/gpu/peak.h"
 
 /* 0 devices and a reason, where the runtime says that there are none. */
 static int count_devices(const char **reason)
@@ -141,7 +142,6 @@ const struct device_ops GPU_PASTE(GPU_NAME) = {
 	.kv_block_tokens = 64,
 	.prefill_chunk = 8192,
 	.accumulates = true,
-	.stream_bytes = gpu_stream_object_bytes,
 	.stream_create = gpu_stream_object_create,
 	.stream_destroy = gpu_stream_object_destroy,
 	.stream_sync = gpu_stream_object_sync,
@@ -163,6 +163,7 @@ const struct device_ops GPU_PASTE(GPU_NAME) = {
 	.linear_random = gpu_linear_random,
 	.vector_put = gpu_vector_put,
 	.kv_bytes = gpu_kv_bytes,
+	.read_memory = gpu_peak_read,
 	.ops = {
 #define X(op) .op = gpu_##op,
 		OP_LIST(X)

@@ -1,21 +1,23 @@
 /* gemm_skinny_cuda.cu: y = x W^T for 1 to 64 rows of x on tensor cores (sm_90), bound by the rate at which W is read.
  *
- * A block walks tiles of R rows of W. One warp (the producer) keeps a ring of shared-memory stages full: KC inputs of the R rows and of the rows of x, each row by one
- * bulk copy; eight warps (the consumers) multiply. W is the 16-row operand of mma.m16n8k16, tokens are its 8 columns. The consumers stand WR along the rows and WK = 8/WR
- * along K; their sums meet in shared memory, in a fixed order. A cluster of 2 or 4 blocks may share K; its sums meet in distributed shared memory, in a fixed order.
- * The ring is filled with W before the kernel waits for its predecessor, and the next kernel is let in when the last copy has been asked for: so the memory
- * has requests to serve while one kernel ends and another starts.
+ * A block walks tiles of R rows of W. One warp (the producer) keeps a ring of shared-memory stages full: KC inputs of the R rows and of the rows of x, by one
+ * tensor copy each, as slices of 64 inputs (128 bytes, swizzled); eight warps (the consumers) multiply. W is the 16-row operand of mma.m16n8k16, tokens
+ * are its 8 columns. The consumers stand WR along the rows and WK = 8/WR along K; their sums meet in shared memory, in a fixed order. A cluster of 2 or 4 blocks
+ * may share K; its sums meet in distributed shared memory, in a fixed order. The ring is filled with W before the kernel waits for its predecessor, and
+ * the next kernel is let in when the last copy has been asked for: so the memory has requests to serve while one kernel ends and another starts.
  *
- * Inputs are permuted inside each 32: lane q of a group of four takes eight consecutive ones, 16 bytes, of both operands; a sum does not mind, and neither operand
- * needs ldmatrix. Row pitches are 64 bytes past a multiple of 128, so that the 16-byte reads of a warp meet no bank twice.
+ * Why not a bulk copy for each row, or each slice: a copy takes a multiprocessor about 50 ns whatever its size (docs/MEASUREMENTS.md).
  */
+#include <cuda.h>
+
 #include "device/gpu/gpu.h"
 #include "device/gpu/skinny.h"
 
 #define CONSUMERS 8                    /* warps */
 #define THREADS (32 * (CONSUMERS + 1)) /* the last warp is the producer */
 #define MAX_STAGES 16
-#define BARRIER_BYTES 512
+#define BARRIER_BYTES 1024
+#define SLICE 64 /* inputs: 128 bytes, the widest swizzle */
 #define RESIDENT_MAX_ROWS 4 /* rows of x that a block normalises for itself */
 
 /* ---- PTX */
@@ -86,49 +88,60 @@ GPU_DEVICE float load_cluster(uint32_t address, uint32_t rank)
 	             : "memory");
 	return v;
 }
-GPU_DEVICE void copy_bulk(uint32_t to, const void *from, uint32_t bytes, uint32_t barrier)
+/* The box of `map` at row `row` and slice `slice` to shared memory; outside the tensor: zeros. */
+GPU_DEVICE void copy_box(uint32_t to, const CUtensorMap *map, int row, int slice, uint32_t barrier)
 {
-	asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to), "l"(from), "r"(bytes), "r"(barrier)
+	asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4}], [%5];" ::"r"(to), "l"(map), "r"(0),
+	             "r"(row), "r"(slice), "r"(barrier)
 	             : "memory");
 }
 /* For what is read once. */
-GPU_DEVICE void copy_bulk_stream(uint32_t to, const void *from, uint32_t bytes, uint32_t barrier, uint64_t policy)
+GPU_DEVICE void copy_box_stream(uint32_t to, const CUtensorMap *map, int row, int slice, uint32_t barrier, uint64_t policy)
 {
-	asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::"r"(to), "l"(from),
-	             "r"(bytes), "r"(barrier), "l"(policy)
+	asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1, {%2, %3, %4}], [%5], %6;" ::"r"(to),
+	             "l"(map), "r"(0), "r"(row), "r"(slice), "r"(barrier), "l"(policy)
+	             : "memory");
+}
+/* Two boxes of rows from `row` of both halves of group `group`. */
+GPU_DEVICE void copy_pair_stream(uint32_t to, const CUtensorMap *map, int row, int group, int slice, uint32_t barrier, uint64_t policy)
+{
+	asm volatile("cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1, {%2, %3, %2, %4, %5}], [%6], %7;" ::"r"(to),
+	             "l"(map), "r"(0), "r"(row), "r"(group), "r"(slice), "r"(barrier), "l"(policy)
 	             : "memory");
 }
 GPU_DEVICE void consumer_sync(void)
 {
 	asm volatile("bar.sync 1, 256;" ::: "memory");
 }
-GPU_DEVICE uint4 load_shared16(uint32_t address)
+/* Four 8 x 8 matrices of 16-bit elements; lane l has the address of row l % 8 of matrix l / 8. */
+GPU_DEVICE uint4 load_matrices(uint32_t address)
 {
 	uint4 v;
-	asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(address));
+	asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(address) : "memory");
 	return v;
 }
-template <typename T> GPU_TEMPLATE void mma(float c[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1);
-template <> GPU_TEMPLATE void mma<bf16>(float c[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1)
+template <typename T> GPU_TEMPLATE void mma(float c[4], uint4 a, uint32_t b0, uint32_t b1);
+template <> GPU_TEMPLATE void mma<bf16>(float c[4], uint4 a, uint32_t b0, uint32_t b1)
 {
 	asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
 	             : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-	             : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+	             : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b0), "r"(b1));
 }
-template <> GPU_TEMPLATE void mma<f16>(float c[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1)
+template <> GPU_TEMPLATE void mma<f16>(float c[4], uint4 a, uint32_t b0, uint32_t b1)
 {
 	asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
 	             : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-	             : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+	             : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b0), "r"(b1));
 }
 
 /* ---- the plan of a launch */
 
 struct skinny_plan {
+	CUtensorMap w, x;
 	skinny_problem problem;
 	int tiles, stages, splits;
-	int chunks;      /* of K, KC each, the last one perhaps shorter */
-	int w_pitch, x_pitch, stage_bytes;
+	int chunks; /* of K, KC each, the last one perhaps past the end */
+	int stage_bytes;
 	int sums_at, resident_at, resident_pitch; /* in dynamic shared memory, bytes */
 };
 
@@ -144,57 +157,47 @@ template <int R> GPU_TEMPLATE int tile_row(const skinny_problem &p, int tile, in
 
 /* ---- producer */
 
-/* Rows of W that exist in the tile: those past the end are not copied, and their sums not stored. */
-template <int R> GPU_TEMPLATE int tile_valid(const skinny_problem &p, int tile)
-{
-	if (p.ending != SKINNY_STORE) return R; /* whole by the launcher's check */
-	const int left = p.gemm.n - tile * R;
-	return left < R ? left : R;
-}
-
 struct producer_state {
 	uint32_t ring, full, empty;
 	uint64_t policy;
 	int first, count; /* chunks of this block's share of K */
 };
 
-template <int R, int KC> GPU_TEMPLATE void produce_w(const skinny_plan &plan, const producer_state &s, int item, int stage)
+/* Stage: W [KC/64][R][64], then x [KC/64][8 MT][64]. A tile of pairs (SWIGLU, ROPE) is two boxes of R/2 rows. */
+template <int R, int KC, int MT> GPU_TEMPLATE void produce_w(const skinny_plan &plan, const producer_state &s, int item, int stage)
 {
-	const gemm_problem &p = plan.problem.gemm;
-	const int tile = item / s.count * (int)(gridDim.x / plan.splits) + (int)blockIdx.x / plan.splits, chunk = s.first + item % s.count;
-	const int lane = (int)threadIdx.x % 32, valid = tile_valid<R>(plan.problem, tile);
-	const int inputs = p.k - chunk * KC < KC ? p.k - chunk * KC : KC;
+	const skinny_problem &p = plan.problem;
+	const int tile = item / s.count * (int)(gridDim.x / plan.splits) + (int)blockIdx.x / plan.splits, slice = (s.first + item % s.count) * (KC / SLICE);
 	const uint32_t barrier = s.full + 8 * stage, to = s.ring + stage * plan.stage_bytes;
-	if (lane == 0) barrier_expect(barrier, (uint32_t)((valid + (plan.problem.norm.x ? 0 : p.m)) * inputs * 2));
-	__syncwarp();
-	for (int r = lane; r < valid; r += 32)
-		copy_bulk_stream(to + r * plan.w_pitch, (const char *)p.w + (tile_row<R>(plan.problem, tile, r) * p.w_stride + chunk * KC) * 2, inputs * 2, barrier,
-		                 s.policy);
+	barrier_expect(barrier, (R + (p.norm.x ? 0 : MT * 8)) * KC * 2);
+	if (p.ending == SKINNY_STORE) {
+		copy_box_stream(to, &plan.w, tile * R, slice, barrier, s.policy);
+	} else {
+		const int per_group = p.ending == SKINNY_ROPE ? p.rope.head_dim / R : plan.tiles;
+		copy_pair_stream(to, &plan.w, tile % per_group * (R / 2), tile / per_group, slice, barrier, s.policy);
+	}
 }
 
-template <int R, int KC> GPU_TEMPLATE void produce_x(const skinny_plan &plan, const producer_state &s, int item, int stage)
+template <int R, int KC, int MT> GPU_TEMPLATE void produce_x(const skinny_plan &plan, const producer_state &s, int item, int stage)
 {
 	if (plan.problem.norm.x) return;
-	const gemm_problem &p = plan.problem.gemm;
-	const int chunk = s.first + item % s.count, inputs = p.k - chunk * KC < KC ? p.k - chunk * KC : KC;
-	const uint32_t to = s.ring + stage * plan.stage_bytes + R * plan.w_pitch;
-	for (int m = (int)threadIdx.x % 32; m < p.m; m += 32)
-		copy_bulk(to + m * plan.x_pitch, (const char *)p.x + (m * p.x_stride + chunk * KC) * 2, inputs * 2, s.full + 8 * stage);
+	copy_box(s.ring + stage * plan.stage_bytes + R * KC * 2, &plan.x, 0, (s.first + item % s.count) * (KC / SLICE), s.full + 8 * stage);
 }
 
-template <int R, int KC> GPU_TEMPLATE void produce(const skinny_plan &plan, const producer_state &s, int items)
+/* One lane. */
+template <int R, int KC, int MT> GPU_TEMPLATE void produce(const skinny_plan &plan, const producer_state &s, int items)
 {
 	const int ahead = items < plan.stages ? items : plan.stages;
-	for (int i = 0; i < ahead; i++) produce_w<R, KC>(plan, s, i, i);
+	for (int i = 0; i < ahead; i++) produce_w<R, KC, MT>(plan, s, i, i);
 	if (items <= plan.stages) gpu_start_next();
 	gpu_wait_previous();
-	for (int i = 0; i < ahead; i++) produce_x<R, KC>(plan, s, i, i);
+	for (int i = 0; i < ahead; i++) produce_x<R, KC, MT>(plan, s, i, i);
 	int stage = 0;
 	uint32_t parity = 0;
 	for (int i = ahead; i < items; i++) {
 		barrier_wait(s.empty + 8 * stage, parity);
-		produce_w<R, KC>(plan, s, i, stage);
-		produce_x<R, KC>(plan, s, i, stage);
+		produce_w<R, KC, MT>(plan, s, i, stage);
+		produce_x<R, KC, MT>(plan, s, i, stage);
 		if (++stage == plan.stages) stage = 0, parity ^= 1;
 	}
 	if (items > plan.stages) gpu_start_next();
@@ -227,24 +230,36 @@ template <typename T> GPU_TEMPLATE void normalise(const skinny_plan &plan, T *re
 			out[i] = gpu_narrow<T>(v.x * scale * w.x), out[i + 1] = gpu_narrow<T>(v.y * scale * w.y);
 			out[i + 2] = gpu_narrow<T>(v.z * scale * w.z), out[i + 3] = gpu_narrow<T>(v.w * scale * w.w);
 		}
+		const int padded = (plan.resident_pitch - 16) / 2; /* whole chunks: W is zero there, and x must not be NaN */
+		for (int i = k + (int)threadIdx.x; i < padded; i += CONSUMERS * 32) out[i] = gpu_narrow<T>(0.0f);
 	}
 	consumer_sync();
 }
 
-/* One stage: this warp's row groups and its part of the inputs. w, x: this lane's first pieces. steps: 32 inputs each. */
+/* Where a lane reads its row of a matrix: `row` in units of rows, `base` of a slice, `pitch` between slices; chunks of 16 bytes are swizzled by the row, or not. */
+struct lane_matrix {
+	uint32_t base;
+	int pitch; /* bytes from one slice to the next */
+	int chunk, swizzle;
+};
+GPU_DEVICE uint32_t chunk_at(const lane_matrix &m, int chunk)
+{
+	return m.base + (chunk / 8) * m.pitch + (((chunk % 8 + m.chunk) ^ m.swizzle) << 4);
+}
+
+/* One stage: this warp's row groups and its part of the inputs, `steps` of 32 each. */
 template <typename T, int MT, int GROUPS, int WK, int STEPS>
-GPU_TEMPLATE void multiply(float acc[GROUPS][MT][4], uint32_t w, int w_pitch, uint32_t x, int x_pitch, int k_warp, int steps)
+GPU_TEMPLATE void multiply(float acc[GROUPS][MT][4], const lane_matrix &w, const lane_matrix &x, int k_warp)
 {
 	GPU_UNROLL for (int i = 0; i < STEPS / WK; i++) {
 		const int step = i * WK + k_warp;
-		if (step >= steps) break;
 		uint4 b[MT];
-		GPU_UNROLL for (int t = 0; t < MT; t++) b[t] = load_shared16(x + t * 8 * x_pitch + step * 64);
+		GPU_UNROLL for (int t = 0; t < MT; t++) b[t] = load_matrices(chunk_at(x, step * 4) + t * 8 * SLICE * 2);
 		GPU_UNROLL for (int g = 0; g < GROUPS; g++) {
-			const uint4 lo = load_shared16(w + g * 16 * w_pitch + step * 64), hi = load_shared16(w + (g * 16 + 8) * w_pitch + step * 64);
+			const uint4 lo = load_matrices(chunk_at(w, step * 4) + g * 16 * SLICE * 2), hi = load_matrices(chunk_at(w, step * 4 + 2) + g * 16 * SLICE * 2);
 			GPU_UNROLL for (int t = 0; t < MT; t++) {
-				mma<T>(acc[g][t], lo.x, hi.x, lo.y, hi.y, b[t].x, b[t].y);
-				mma<T>(acc[g][t], lo.z, hi.z, lo.w, hi.w, b[t].z, b[t].w);
+				mma<T>(acc[g][t], lo, b[t].x, b[t].y);
+				mma<T>(acc[g][t], hi, b[t].z, b[t].w);
 			}
 		}
 	}
@@ -347,10 +362,11 @@ GPU_TEMPLATE void consume(const skinny_plan &plan, unsigned char *shared, const 
 {
 	constexpr int WK = CONSUMERS / WR, GROUPS = R / 16 / WR;
 	const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32, row_warp = warp / WK, k_warp = warp % WK;
-	const int w_at = (row_warp * GROUPS * 16 + lane / 4) * plan.w_pitch + lane % 4 * 16;
+	const int w_row = row_warp * GROUPS * 16 + lane % 16, token = lane % 8;
 	const bool resident = plan.problem.norm.x != NULL;
-	const int x_pitch = resident ? plan.resident_pitch : plan.x_pitch;
-	const int token = MT > 1 || lane / 4 < plan.problem.gemm.m ? lane / 4 : 0; /* columns past the last token are not stored */
+	lane_matrix w = {0, R * SLICE * 2, lane / 16, w_row % 8}, x = {0, MT * 8 * SLICE * 2, lane / 8, token};
+	if (resident) x.pitch = SLICE * 2, x.swizzle = 0;
+	const int resident_row = token < plan.problem.gemm.m ? token : 0; /* columns past the last token are not stored */
 	float *sums = (float *)(shared + plan.sums_at);
 	int stage = 0;
 	uint32_t parity = 0;
@@ -359,12 +375,12 @@ GPU_TEMPLATE void consume(const skinny_plan &plan, unsigned char *shared, const 
 	for (int tile = (int)blockIdx.x / plan.splits; tile < plan.tiles; tile += (int)gridDim.x / plan.splits) {
 		float acc[GROUPS][MT][4] = {};
 		for (int c = 0; c < s.count; c++) {
-			const int k0 = (s.first + c) * KC, steps = (plan.problem.gemm.k - k0) / 32;
 			const uint32_t at = s.ring + stage * plan.stage_bytes;
-			uint32_t x = resident ? shared_address(shared + plan.resident_at) + k0 * 2 : at + R * plan.w_pitch;
-			x += token * x_pitch + lane % 4 * 16;
+			w.base = at + w_row * SLICE * 2;
+			x.base = resident ? shared_address(shared + plan.resident_at) + resident_row * plan.resident_pitch + (s.first + c) * KC * 2
+			                  : at + (R * KC + token * SLICE) * 2;
 			barrier_wait(s.full + 8 * stage, parity);
-			multiply<T, MT, GROUPS, WK, KC / 32>(acc, at + w_at, plan.w_pitch, x, x_pitch, k_warp, steps);
+			multiply<T, MT, GROUPS, WK, KC / 32>(acc, w, x, k_warp);
 			__syncwarp();
 			if (lane == 0) barrier_arrive(s.empty + 8 * stage);
 			if (++stage == plan.stages) stage = 0, parity ^= 1;
@@ -383,10 +399,10 @@ GPU_TEMPLATE void consume(const skinny_plan &plan, unsigned char *shared, const 
 }
 
 /* Cluster c: tiles c, c + clusters, ... of R rows of W; its block of rank s: the s-th part of K. Threads: 8 consumer warps, WR x WK, and the producer.
- * W and x: 16-bit, rows aligned to 16 bytes, k a multiple of 32; m <= 8 MT. Dynamic shared memory as in skinny_plan. Bound: reading W. */
+ * W and x: 16-bit, rows aligned to 16 bytes; m <= 8 MT; K a multiple of 64; past its end the copies bring zeros. Dynamic shared memory as in skinny_plan. Bound: reading W. */
 template <typename T, int MT, int R, int WR, int KC> __global__ void __launch_bounds__(THREADS, 1) skinny_kernel(const __grid_constant__ skinny_plan plan)
 {
-	extern __shared__ __align__(128) unsigned char skinny_shared[];
+	extern __shared__ __align__(1024) unsigned char skinny_shared[];
 	const int rank = (int)blockIdx.x % plan.splits, tile0 = (int)blockIdx.x / plan.splits, clusters = (int)gridDim.x / plan.splits;
 	const uint32_t barriers = shared_address(skinny_shared);
 	producer_state s;
@@ -394,7 +410,9 @@ template <typename T, int MT, int R, int WR, int KC> __global__ void __launch_bo
 	s.first = rank * plan.chunks / plan.splits;
 	s.count = (rank + 1) * plan.chunks / plan.splits - s.first;
 	cluster_state cluster = {barriers + 16 * MAX_STAGES, barriers + 16 * MAX_STAGES + 8, 0, rank};
-	if (threadIdx.x == 0) {
+	if (threadIdx.x == CONSUMERS * 32) {
+		asm volatile("prefetch.tensormap [%0];" ::"l"(&plan.w) : "memory");
+		if (!plan.problem.norm.x) asm volatile("prefetch.tensormap [%0];" ::"l"(&plan.x) : "memory");
 		for (int i = 0; i < plan.stages; i++) barrier_init(s.full + 8 * i, 1), barrier_init(s.empty + 8 * i, CONSUMERS);
 		barrier_init(cluster.ready, (uint32_t)plan.splits), barrier_init(cluster.read, (uint32_t)plan.splits);
 		asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
@@ -402,9 +420,11 @@ template <typename T, int MT, int R, int WR, int KC> __global__ void __launch_bo
 	__syncthreads();
 	if (plan.splits > 1) asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
 	if (threadIdx.x / 32 == CONSUMERS) {
-		asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(s.policy));
-		const int tiles = tile0 < plan.tiles ? (plan.tiles - tile0 + clusters - 1) / clusters : 0;
-		produce<R, KC>(plan, s, tiles * s.count);
+		if (threadIdx.x % 32 == 0) {
+			asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(s.policy));
+			const int tiles = tile0 < plan.tiles ? (plan.tiles - tile0 + clusters - 1) / clusters : 0;
+			produce<R, KC, MT>(plan, s, tiles * s.count);
+		}
 		__syncwarp();
 		if (plan.splits > 1) asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 	} else {
@@ -415,6 +435,48 @@ template <typename T, int MT, int R, int WR, int KC> __global__ void __launch_bo
 
 /* ---- launch */
 
+/* A matrix as [slice][group][half][row][SLICE inputs], or as [slice][row][SLICE]. */
+struct skinny_view {
+	enum dtype type;
+	const void *data;
+	int64_t stride; /* elements from row to row */
+	int slices, rows; /* rows of a half */
+	int groups;       /* of two halves; 0: plain rows */
+};
+
+static gpu_error make_map(CUtensorMap *map, const skinny_view *view, int box_rows, int box_slices)
+{
+	typedef CUresult encode_fn(CUtensorMap *, CUtensorMapDataType, cuuint32_t, void *, const cuuint64_t *, const cuuint64_t *, const cuuint32_t *, const cuuint32_t *,
+	                           CUtensorMapInterleave, CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
+	void *found = NULL;
+	cudaDriverEntryPointQueryResult result;
+	gpu_error code = cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &found, 12000, cudaEnableDefault, &result);
+	if (code != GPU_OK) return code;
+	if (!found) return cudaErrorNotSupported;
+	const cuuint64_t line = (cuuint64_t)view->stride * 2, rows = (cuuint64_t)view->rows, slices = (cuuint64_t)view->slices, groups = (cuuint64_t)view->groups;
+	const cuuint64_t plain[3] = {SLICE, rows, slices}, paired[5] = {SLICE, rows, 2, groups, slices};
+	const cuuint64_t plain_pitch[2] = {line, SLICE * 2}, paired_pitch[4] = {line, rows * line, 2 * rows * line, SLICE * 2};
+	const cuuint32_t plain_box[3] = {SLICE, (cuuint32_t)box_rows, (cuuint32_t)box_slices}, step[5] = {1, 1, 1, 1, 1};
+	const cuuint32_t paired_box[5] = {SLICE, (cuuint32_t)box_rows, 2, 1, (cuuint32_t)box_slices};
+	CUresult encoded = ((encode_fn *)found)(map, view->type == DTYPE_F16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, groups ? 5 : 3,
+	                                        (void *)view->data, groups ? paired : plain, groups ? paired_pitch : plain_pitch, groups ? paired_box : plain_box, step,
+	                                        CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+	                                        CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+	return encoded == CUDA_SUCCESS ? GPU_OK : cudaErrorInvalidValue;
+}
+
+static gpu_error make_maps(struct skinny_plan *plan, int tile_rows, int chunk, int tokens)
+{
+	const skinny_problem *problem = &plan->problem;
+	const gemm_problem *p = &problem->gemm;
+	const int slices = p->k / SLICE, half = problem->ending == SKINNY_ROPE ? problem->rope.head_dim / 2 : p->n / 2;
+	skinny_view w = {p->type, p->w, p->w_stride, slices, p->n, 0}, x = {p->type, p->x, p->x_stride, slices, p->m, 0};
+	if (problem->ending != SKINNY_STORE) w.rows = half, w.groups = p->n / half / 2;
+	gpu_error code = make_map(&plan->w, &w, w.groups ? tile_rows / 2 : tile_rows, chunk / SLICE);
+	if (code != GPU_OK || problem->norm.x) return code;
+	return make_map(&plan->x, &x, tokens, chunk / SLICE);
+}
+
 static int skinny_rows_of(int m)
 {
 	return m <= 8 ? 8 : m <= 16 ? 16 : m <= 32 ? 32 : 64;
@@ -423,10 +485,10 @@ static int skinny_rows_of(int m)
 bool skinny_can(const struct gpu_context *context, const struct skinny_problem *problem)
 {
 	const struct gemm_problem *p = &problem->gemm;
-	const bool x_fits = problem->norm.x ? p->m <= RESIDENT_MAX_ROWS && p->k <= 8192 && (uintptr_t)problem->norm.x % 16 == 0 && problem->norm.stride % 4 == 0 &&
+	const bool x_fits = problem->norm.x ? p->m <= RESIDENT_MAX_ROWS && p->k <= 8192 && p->k % 4 == 0 && (uintptr_t)problem->norm.x % 16 == 0 && problem->norm.stride % 4 == 0 &&
 	                                              (uintptr_t)problem->norm.weight % 16 == 0
 	                                    : (uintptr_t)p->x % 16 == 0 && p->x_stride % 8 == 0;
-	if (p->type == DTYPE_F32 || p->m < 1 || p->m > SKINNY_MAX_ROWS || p->k % 64 || p->k < 64 || (uintptr_t)p->w % 16 || p->w_stride % 8 || !x_fits) return false;
+	if (p->type == DTYPE_F32 || p->m < 1 || p->m > SKINNY_MAX_ROWS || p->k % SLICE || p->k < SLICE || (uintptr_t)p->w % 16 || p->w_stride % 8 || !x_fits) return false;
 	if (problem->ending == SKINNY_SWIGLU && p->n % 32) return false;
 	if (problem->ending == SKINNY_ROPE && problem->rope.head_dim % 32) return false;
 	return strcmp(context->props.arch, "sm_90") == 0;
@@ -457,16 +519,16 @@ static gpu_error skinny_run(const struct gpu_context *context, const skinny_prob
 	plan.splits = shape->splits;
 	plan.chunks = (p.k + KC - 1) / KC;
 	if (plan.chunks < plan.splits) *refused = "K has fewer chunks than the cluster has blocks";
-	plan.w_pitch = plan.x_pitch = KC * 2 + 64;
-	const int x_rows = MT == 1 ? p.m : MT * 8; /* that lanes may read */
-	plan.stage_bytes = R * plan.w_pitch + (problem->norm.x ? 0 : x_rows * plan.x_pitch);
-	plan.resident_pitch = p.k * 2 / 128 * 128 + 64 + (p.k * 2 % 128 > 64 ? 128 : 0);
-	const int sums = WK * MT * 8 * (R + 4) * 4, resident = problem->norm.x ? x_rows * plan.resident_pitch : 0;
+	plan.stage_bytes = (R + (problem->norm.x ? 0 : MT * 8)) * KC * 2;
+	plan.resident_pitch = plan.chunks * KC * 2 + 16;
+	const int sums = WK * MT * 8 * (R + 4) * 4, resident = problem->norm.x ? p.m * plan.resident_pitch : 0;
 	const int budget = (int)context->props.max_shared - BARRIER_BYTES - sums - resident, beside = (int)context->props.max_shared / 2 - 1024 - BARRIER_BYTES - sums - resident;
 	plan.stages = shape->stages ? shape->stages : beside / plan.stage_bytes >= 3 ? beside / plan.stage_bytes : budget / plan.stage_bytes;
 	if (plan.stages > MAX_STAGES) plan.stages = MAX_STAGES;
 	if (plan.stages < 2 || plan.stages * plan.stage_bytes > budget) *refused = "the ring does not fit into shared memory";
 	if (*refused) return GPU_OK;
+	gpu_error code = make_maps(&plan, R, KC, MT * 8);
+	if (code != GPU_OK) return code;
 	plan.sums_at = BARRIER_BYTES + plan.stages * plan.stage_bytes;
 	plan.resident_at = plan.sums_at + sums;
 	const int most = shape->blocks ? shape->blocks : context->props.multiprocessors / plan.splits;
@@ -485,18 +547,20 @@ static gpu_error skinny_run(const struct gpu_context *context, const skinny_prob
 	config.stream = context->stream;
 	config.attrs = attributes;
 	config.numAttrs = plan.splits > 1 ? 2 : 1;
-	gpu_error code = gpu_allow_shared((skinny_kernel<T, MT, R, WR, KC>), context->props.max_shared);
+	code = gpu_allow_shared((skinny_kernel<T, MT, R, WR, KC>), context->props.max_shared);
 	return code != GPU_OK ? code : cudaLaunchKernelEx(&config, skinny_kernel<T, MT, R, WR, KC>, plan);
 }
 
 template <typename T> static gpu_error skinny_typed(const struct gpu_context *context, const skinny_problem *problem, const skinny_shape *shape, const char **refused)
 {
 	const int m = skinny_rows_of(problem->gemm.m), rows = shape->rows;
-	if (m == 8 && rows == 16) return skinny_run<T, 1, 16, 1, 256>(context, problem, shape, refused);
+	if (m == 8 && rows == 16) return skinny_run<T, 1, 16, 1, 512>(context, problem, shape, refused);
 	if (m == 8 && rows == 32) return skinny_run<T, 1, 32, 1, 256>(context, problem, shape, refused);
-	if (m == 8 && rows == 64) return skinny_run<T, 1, 64, 2, 128>(context, problem, shape, refused);
+	if (m == 8 && rows == 64) return skinny_run<T, 1, 64, 1, 256>(context, problem, shape, refused);
+	if (m == 16 && rows == 16) return skinny_run<T, 2, 16, 1, 512>(context, problem, shape, refused);
 	if (m == 16 && rows == 32) return skinny_run<T, 2, 32, 1, 256>(context, problem, shape, refused);
 	if (m == 16 && rows == 64) return skinny_run<T, 2, 64, 2, 128>(context, problem, shape, refused);
+	if (m == 32 && rows == 32) return skinny_run<T, 4, 32, 1, 256>(context, problem, shape, refused);
 	if (m == 32 && rows == 64) return skinny_run<T, 4, 64, 2, 128>(context, problem, shape, refused);
 	if (m == 32 && rows == 128) return skinny_run<T, 4, 128, 4, 128>(context, problem, shape, refused);
 	if (m == 64 && rows == 64) return skinny_run<T, 8, 64, 2, 128>(context, problem, shape, refused);

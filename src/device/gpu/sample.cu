@@ -1,12 +1,13 @@
 /* sample.cu: one token per row, as engine/sampler.c chooses it, without sorting the vocabulary.
  *
  * Every step of the specification is a question to the distribution in the order (logit down, id up): where does the count reach k (top-k),
- * where does the mass reach p of the total (top-p), where does it pass the draw. Three kernels answer them:
+ * where does the mass reach p of the total (top-p), where does it pass the draw. Four kernels answer them:
  *   scan       blocks share a row: adjustments, the best, the lowest; clears the row's histogram
  *   histogram  blocks share a row: count and mass of 4096 cells of equal width between the best and the floor; log-sum for the log-probability
- *   resolve    a block per row: each question finds its cell in the histogram, gathers what lies in that cell (one more pass over the row),
- *              sorts it and finds the token. A cell with more tokens than the list holds is divided by the bits of the logit until it fits or
- *              holds one value only.
+ *   gather     blocks share a row: which cells the questions will look into, and a list of the tokens in these
+ *   resolve    a block per row: each question finds its cell in the histogram, takes that cell's tokens from the list, sorts them and finds the
+ *              token. What is not in the list it reads from the row; a cell with more tokens than a list holds is divided by the bits of the
+ *              logit until it fits or holds one value only.
  *
  * Masses are integers: weight exp((logit - best) / T) in units of 2^-44, the exponential in double. Integer sums do not depend on their order, so
  * the result is the same in every run. A weight is off by at most 2^-45 of rounding and a few 2^-53 of exp; with n tokens above the floor, a
@@ -82,7 +83,10 @@ sample_scan_kernel(float *logits, int64_t stride, int vocab, const struct sample
 	if (threadIdx.x == 0) {
 		for (int w = 1; w < SPLIT_THREADS / GPU_WARP; w++) best = better_partial(best, waves[w]);
 		m.partial[row * SAMPLE_MAX_SPLITS + split] = best;
-		if (split == 0) m.log_sum[row] = 0;
+		if (split == 0) {
+			m.log_sum[row] = 0;
+			m.plan[row].listed = 0;
+		}
 	}
 	if (p->mode != SAMPLE_DRAW) return;
 	for (int i = split * (int)blockDim.x + (int)threadIdx.x; i < SAMPLE_BINS; i += splits * (int)blockDim.x) {
@@ -137,8 +141,10 @@ static struct sample_memory sample_memory_at(void *scratch, int rows)
 {
 	struct sample_memory m;
 	m.mass = (unsigned long long *)scratch;
-	m.log_sum = m.mass + (size_t)rows * SAMPLE_BINS;
-	m.count = (uint32_t *)(m.log_sum + rows);
+	m.list = m.mass + (size_t)rows * SAMPLE_BINS;
+	m.log_sum = m.list + (size_t)rows * SAMPLE_BINS;
+	m.plan = (struct sample_plan *)(m.log_sum + rows);
+	m.count = (uint32_t *)(m.plan + rows);
 	m.partial = (struct sample_partial *)(m.count + (size_t)rows * SAMPLE_BINS);
 	return m;
 }

@@ -12,10 +12,20 @@ struct sample_partial {
 	int32_t bad; /* a NaN was seen */
 };
 
+/* Cells of a row's histogram that its questions will look into, as far as that is known before any has been looked into; first > last: none. The
+ * tokens of these cells are gathered in a list. What the plan misses is found in the row itself. */
+#define PLAN_RANGES 4
+struct sample_plan {
+	uint32_t first[PLAN_RANGES], last[PLAN_RANGES];
+	uint32_t listed; /* tokens; where that is more than SAMPLE_BINS the list is not complete */
+};
+
 /* The scratch memory, R rows each. */
 struct sample_memory {
 	unsigned long long *mass;       /* [R][SAMPLE_BINS] */
+	unsigned long long *list;       /* [R][SAMPLE_BINS] key << 32 | ~id */
 	unsigned long long *log_sum;    /* [R] mass at temperature 1 */
+	struct sample_plan *plan;       /* [R] */
 	struct sample_partial *partial; /* [R][SAMPLE_MAX_SPLITS] */
 	uint32_t *count;                /* [R][SAMPLE_BINS] */
 };
@@ -133,7 +143,7 @@ GPU_DEVICE void histogram_add(struct shared_histogram h, uint32_t cell, uint64_t
 	add_mass(&h.low[cell], &h.high[cell], mass);
 }
 
-/* The last kernel, one block per row (sample_resolve.cu). */
+/* The last two kernels (sample_resolve.cu). */
 enum status gpu_sample_resolve(const struct gpu_context *ctx, const struct sample_args *args, int splits, struct sample_memory m, struct error *err);
 
 #endif

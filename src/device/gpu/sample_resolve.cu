@@ -1,4 +1,4 @@
-/* sample_resolve.cu: the last of the kernels of sample.cu: from a row's histogram to its token. */
+/* sample_resolve.cu: the last two of the kernels of sample.cu: from a row's histogram to its token. */
 #include "device/gpu/sample.h"
 
 #define RESOLVE_THREADS 512
@@ -15,8 +15,7 @@ struct question {
 /* The cell that answers a question, and what lies before it. */
 struct found {
 	uint32_t index, count; /* tokens in it */
-	uint32_t before;
-	uint64_t mass_before;
+	uint64_t before, mass_before, mass;
 };
 
 /* What the threads of the block share. list and histogram lie in the same memory. */
@@ -35,8 +34,13 @@ struct resolve_block {
 	int vocab;
 	struct resolve_shared *shared;
 	unsigned char *memory;
-	const uint32_t *count; /* the row's histogram, read again for each question: registers are short */
+	const struct sample_plan *plan;
+	const unsigned long long *list;
+	/* The row's histogram: this thread has the cells threadIdx.x * CELLS + j. They are read again for each question: registers are short. */
+	const uint32_t *count;
 	const unsigned long long *mass;
+	uint32_t before, candidates; /* tokens in the cells before this thread's, in all */
+	uint64_t mass_before, total;
 };
 
 struct answer {
@@ -78,18 +82,16 @@ GPU_DEVICE bool reached(struct question q, uint32_t count, uint64_t mass)
 	return q.count ? count >= q.count : mass >= q.mass;
 }
 
-/* Leaves the cell that answers q in shared->found. Each thread has CELLS consecutive cells. */
-GPU_DEVICE void find_cell(struct resolve_shared *s, const uint32_t count[CELLS], const uint64_t mass[CELLS], struct question q)
+/* Leaves the cell that answers q in shared->found. Each thread has CELLS consecutive cells, c tokens and a mass of m before them. */
+GPU_DEVICE void find_cell(struct resolve_shared *s, const uint32_t count[CELLS], const uint64_t mass[CELLS], uint32_t c, uint64_t m,
+                          struct question q)
 {
-	uint32_t c = 0, c_total;
-	uint64_t m = 0, m_total;
-	GPU_UNROLL for (int j = 0; j < CELLS; j++) c += count[j], m += mass[j];
-	block_prefix(s, &c, &m, &c_total, &m_total);
 	const bool by_cell = !q.count && !q.mass;
+	gpu_sync();
 	GPU_UNROLL for (int j = 0; j < CELLS; j++) {
 		const uint32_t index = threadIdx.x * CELLS + (uint32_t)j;
 		if (by_cell ? index == q.cell : !reached(q, c, m) && reached(q, c + count[j], m + mass[j])) {
-			struct found f = {index, count[j], c, m};
+			const struct found f = {index, count[j], c, m, mass[j]};
 			s->found = f;
 		}
 		c += count[j];
@@ -98,16 +100,48 @@ GPU_DEVICE void find_cell(struct resolve_shared *s, const uint32_t count[CELLS],
 	gpu_sync();
 }
 
-GPU_DEVICE void find_in_histogram(const struct resolve_block *b, struct question q)
+/* The same among cells of which nobody has added up what lies before. */
+GPU_DEVICE void find_cell_anew(struct resolve_shared *s, const uint32_t count[CELLS], const uint64_t mass[CELLS], struct question q)
+{
+	uint32_t c = 0, c_total;
+	uint64_t m = 0, m_total;
+	GPU_UNROLL for (int j = 0; j < CELLS; j++) c += count[j], m += mass[j];
+	block_prefix(s, &c, &m, &c_total, &m_total);
+	find_cell(s, count, mass, c, m, q);
+}
+
+GPU_DEVICE void load_cells(const struct resolve_block *b, uint32_t count[CELLS], uint64_t mass[CELLS])
+{
+	GPU_UNROLL for (int j = 0; j < CELLS; j++) {
+		count[j] = b->count[threadIdx.x * CELLS + (uint32_t)j];
+		mass[j] = b->mass[threadIdx.x * CELLS + (uint32_t)j];
+	}
+}
+
+GPU_DEVICE struct found find_in_histogram(const struct resolve_block *b, struct question q)
 {
 	uint32_t count[CELLS];
 	uint64_t mass[CELLS];
-	GPU_UNROLL for (int j = 0; j < CELLS; j++) {
-		const int at = (int)threadIdx.x * CELLS + j;
-		count[j] = b->count[at];
-		mass[j] = b->mass[at];
-	}
-	find_cell(b->shared, count, mass, q);
+	load_cells(b, count, mass);
+	find_cell(b->shared, count, mass, b->before, b->mass_before, q);
+	return b->shared->found;
+}
+
+/* The block's view of row `row`, whose facts go to shared memory. */
+GPU_DEVICE void block_begin(struct resolve_block *b, const struct sample_memory *m, int row, const struct sample_facts *facts)
+{
+	if (threadIdx.x == 0) b->shared->facts = *facts;
+	b->plan = &m->plan[row];
+	b->list = m->list + row * SAMPLE_BINS;
+	b->count = m->count + row * SAMPLE_BINS;
+	b->mass = m->mass + row * SAMPLE_BINS;
+	uint32_t count[CELLS];
+	uint64_t mass[CELLS];
+	load_cells(b, count, mass);
+	b->before = 0;
+	b->mass_before = 0;
+	GPU_UNROLL for (int j = 0; j < CELLS; j++) b->before += count[j], b->mass_before += mass[j];
+	block_prefix(b->shared, &b->before, &b->mass_before, &b->candidates, &b->total);
 }
 
 /* Keys of the tokens in a cell of the row's histogram: two threads search, as cells never rise with the key. */
@@ -157,11 +191,17 @@ GPU_DEVICE uint32_t divide(struct resolve_block *b, uint32_t low, uint32_t high,
 		count[j] = h.count[at];
 		mass[j] = (uint64_t)h.high[at] << 32 | h.low[at];
 	}
-	find_cell(b->shared, count, mass, q);
+	find_cell_anew(b->shared, count, mass, q);
 	return shift;
 }
 
-/* Entries key << 32 | ~id, largest first; n is a power of two. */
+/* Larger for larger logits, then for smaller ids. */
+GPU_DEVICE uint64_t entry_of(uint32_t key, int id)
+{
+	return (uint64_t)key << 32 | ~(uint32_t)id;
+}
+
+/* Entries, largest first; n is a power of two. */
 GPU_DEVICE void sort_list(uint64_t *list, uint32_t n)
 {
 	for (uint32_t size = 2; size <= n; size *= 2)
@@ -175,25 +215,45 @@ GPU_DEVICE void sort_list(uint64_t *list, uint32_t n)
 		}
 }
 
-/* Tokens with keys in [low, high], at most SAMPLE_BINS of them, sorted; the one that answers q, counted from them alone. */
-GPU_DEVICE struct answer find_listed(struct resolve_block *b, uint32_t low, uint32_t high, struct question q)
+/* Are the tokens of this cell in the row's list? */
+GPU_DEVICE bool is_listed(const struct resolve_block *b, uint32_t cell)
+{
+	bool planned = false;
+	for (int r = 0; r < PLAN_RANGES; r++) planned = planned || (cell >= b->plan->first[r] && cell <= b->plan->last[r]);
+	return planned && b->plan->listed <= SAMPLE_BINS;
+}
+
+/* Copies the tokens with keys in [low, high], at most SAMPLE_BINS of them, into shared memory, in any order; from the row's list or the row. */
+GPU_DEVICE uint32_t collect(struct resolve_block *b, uint32_t low, uint32_t high, bool listed)
 {
 	struct resolve_shared *s = b->shared;
 	uint64_t *list = (uint64_t *)b->memory;
 	gpu_sync();
 	if (threadIdx.x == 0) s->listed = s->ties = 0;
 	gpu_sync();
-	for (int i = (int)threadIdx.x; i < b->vocab; i += UNROLL * (int)blockDim.x) {
+	for (uint32_t i = threadIdx.x; listed && i < b->plan->listed; i += blockDim.x) {
+		const uint64_t entry = b->list[i];
+		const uint32_t key = (uint32_t)(entry >> 32);
+		if (key >= low && key <= high) list[gpu_atomic_add(&s->listed, 1u)] = entry;
+	}
+	for (int i = (int)threadIdx.x; !listed && i < b->vocab; i += UNROLL * (int)blockDim.x) {
 		float v[UNROLL];
 		load_logits(v, b->x, i, b->vocab);
 		GPU_UNROLL for (int j = 0; j < UNROLL; j++) {
 			const uint32_t key = key_of(v[j]);
-			if (key < low || key > high) continue;
-			list[gpu_atomic_add(&s->listed, 1u)] = (uint64_t)key << 32 | ~(uint32_t)(i + j * (int)blockDim.x);
+			if (key >= low && key <= high) list[gpu_atomic_add(&s->listed, 1u)] = entry_of(key, i + j * (int)blockDim.x);
 		}
 	}
 	gpu_sync();
-	const uint32_t n = s->listed;
+	return s->listed;
+}
+
+/* Of the tokens with keys in [low, high], at most SAMPLE_BINS of them, the one that answers q, counted from them alone. */
+GPU_DEVICE struct answer find_token(struct resolve_block *b, uint32_t low, uint32_t high, bool listed, struct question q)
+{
+	struct resolve_shared *s = b->shared;
+	uint64_t *list = (uint64_t *)b->memory;
+	const uint32_t n = collect(b, low, high, listed);
 	uint32_t room = 1;
 	while (room < n) room *= 2;
 	for (uint32_t i = n + threadIdx.x; i < room; i += blockDim.x) list[i] = 0;
@@ -206,7 +266,7 @@ GPU_DEVICE struct answer find_listed(struct resolve_block *b, uint32_t low, uint
 		count[j] = at < n;
 		mass[j] = at < n ? weight_of(key_value((uint32_t)(list[at] >> 32)), b->shared->facts.top, b->shared->facts.inverse) : 0;
 	}
-	find_cell(s, count, mass, q);
+	find_cell_anew(s, count, mass, q);
 	const struct found f = s->found;
 	const uint32_t key = (uint32_t)(list[f.index] >> 32);
 	uint32_t ties = 0;
@@ -239,14 +299,14 @@ GPU_DEVICE int32_t nth_tie(struct resolve_block *b, uint32_t key, uint32_t nth)
 
 GPU_DEVICE struct answer ask(struct resolve_block *b, struct question q, bool want_token)
 {
-	find_in_histogram(b, q);
-	struct found f = b->shared->found;
+	struct found f = find_in_histogram(b, q);
+	const bool listed = is_listed(b, f.index);
 	cell_keys(b, f.index);
 	uint32_t low = b->shared->low_key, high = b->shared->high_key;
 	uint64_t mass_before = 0;
 	for (;;) {
 		mass_before += f.mass_before;
-		if (q.count) q.count -= f.before;
+		if (q.count) q.count -= (uint32_t)f.before;
 		else q.mass -= f.mass_before;
 		if (f.count <= SAMPLE_BINS || low == high) break;
 		const uint32_t shift = divide(b, low, high, q);
@@ -256,7 +316,7 @@ GPU_DEVICE struct answer ask(struct resolve_block *b, struct question q, bool wa
 		if (high - low > width) low = high - width;
 	}
 	struct answer a;
-	if (f.count <= SAMPLE_BINS) a = find_listed(b, low, high, q);
+	if (f.count <= SAMPLE_BINS) a = find_token(b, low, high, listed, q);
 	else {
 		const uint64_t weight = weight_of(key_value(low), b->shared->facts.top, b->shared->facts.inverse);
 		a.key = low;
@@ -283,13 +343,17 @@ GPU_DEVICE uint32_t min_p_key(const struct sample_facts *f, const struct sample_
 GPU_DEVICE uint64_t mass_from(struct resolve_block *b, uint32_t key)
 {
 	const struct question q = {0, 0, cell_of(key_value(key), &b->shared->facts)};
-	find_in_histogram(b, q);
-	const struct found f = b->shared->found;
+	const struct found f = find_in_histogram(b, q);
+	const bool listed = is_listed(b, q.cell);
 	cell_keys(b, q.cell);
 	const uint32_t high = b->shared->high_key;
 	uint64_t mass = 0, total;
 	uint32_t none = 0, none_total;
-	for (int i = (int)threadIdx.x; i < b->vocab; i += UNROLL * (int)blockDim.x) {
+	for (uint32_t i = threadIdx.x; listed && i < b->plan->listed; i += blockDim.x) {
+		const uint32_t at = (uint32_t)(b->list[i] >> 32);
+		if (at >= key && at <= high) mass += weight_of(key_value(at), b->shared->facts.top, b->shared->facts.inverse);
+	}
+	for (int i = (int)threadIdx.x; !listed && i < b->vocab; i += UNROLL * (int)blockDim.x) {
 		float v[UNROLL];
 		load_logits(v, b->x, i, b->vocab);
 		GPU_UNROLL for (int j = 0; j < UNROLL; j++) {
@@ -313,17 +377,12 @@ GPU_DEVICE uint64_t mass_share(double share, uint64_t kept)
 /* Top-k, top-p, min-p, then the draw among what is left. One place that asks: the searches are long, and there is one copy of them. */
 GPU_DEVICE int32_t draw_token(struct resolve_block *b, const struct sample_row *p)
 {
-	uint32_t candidates, tokens = 0, cut = 0; /* cut: smallest key that is left */
-	uint64_t kept, mass = 0;
-	GPU_UNROLL for (int j = 0; j < CELLS; j++) {
-		tokens += b->count[threadIdx.x * CELLS + j];
-		mass += b->mass[threadIdx.x * CELLS + j];
-	}
-	block_prefix(b->shared, &tokens, &mass, &candidates, &kept);
+	uint32_t cut = 0; /* smallest key that is left */
+	uint64_t kept = b->total;
 	struct answer a = {0, 0, -1};
 	for (int stage = STAGE_TOP_K; stage <= STAGE_DRAW; stage++) {
 		struct question q = {0, 0, 0};
-		if (stage == STAGE_TOP_K && p->top_k > 0 && (uint32_t)p->top_k < candidates) q.count = (uint32_t)p->top_k;
+		if (stage == STAGE_TOP_K && p->top_k > 0 && (uint32_t)p->top_k < b->candidates) q.count = (uint32_t)p->top_k;
 		if (stage == STAGE_TOP_P && p->top_p < 1) q.mass = mass_share(ceil(p->top_p * (double)kept), kept);
 		if (stage == STAGE_DRAW) {
 			const uint32_t key = p->min_p > 0 ? min_p_key(&b->shared->facts, p) : 0;
@@ -336,6 +395,84 @@ GPU_DEVICE int32_t draw_token(struct resolve_block *b, const struct sample_row *
 		kept = a.mass;
 	}
 	return a.token;
+}
+
+/* What is known of the kept mass before the cells that limit it have been looked into. */
+struct kept_range {
+	uint64_t low, high;
+};
+
+/* The cells of the questions of draw_token; range r of `plan` gets those of one of them. */
+GPU_DEVICE void plan_range(struct resolve_block *b, struct sample_plan *plan, int r, struct question low, struct question high, struct kept_range *kept)
+{
+	struct found f = find_in_histogram(b, low);
+	plan->first[r] = f.index;
+	if (kept && f.mass_before < kept->low) kept->low = f.mass_before;
+	if (high.mass != low.mass) f = find_in_histogram(b, high);
+	plan->last[r] = f.index;
+	if (kept && f.mass_before + f.mass < kept->high) kept->high = f.mass_before + f.mass;
+}
+
+GPU_DEVICE struct sample_plan make_plan(struct resolve_block *b, const struct sample_row *p)
+{
+	struct sample_plan plan;
+	struct kept_range kept = {b->total, b->total};
+	for (int r = 0; r < PLAN_RANGES; r++) plan.first[r] = 1, plan.last[r] = 0;
+	if (p->top_k > 0 && (uint32_t)p->top_k < b->candidates) {
+		const struct question q = {(uint32_t)p->top_k, 0, 0};
+		plan_range(b, &plan, 0, q, q, &kept);
+	}
+	if (p->top_p < 1) {
+		const struct question low = {0, mass_share(ceil(p->top_p * (double)kept.low), b->total), 0};
+		const struct question high = {0, mass_share(ceil(p->top_p * (double)kept.high), b->total), 0};
+		plan_range(b, &plan, 1, low, high, &kept);
+	}
+	if (p->min_p > 0) {
+		const struct question q = {0, 0, cell_of(key_value(min_p_key(&b->shared->facts, p)), &b->shared->facts)};
+		plan_range(b, &plan, 2, q, q, &kept);
+	}
+	const struct question low = {0, mass_share(floor(p->unit * (double)kept.low) + 1, b->total), 0};
+	const struct question high = {0, mass_share(floor(p->unit * (double)kept.high) + 1, b->total), 0};
+	plan_range(b, &plan, 3, low, high, NULL);
+	return plan;
+}
+
+/* Block (s, r): the s-th range of row r. Each block makes the row's plan for itself. */
+GPU_KERNEL(RESOLVE_THREADS)
+sample_gather_kernel(const float *logits, int64_t stride, int vocab, const struct sample_row *rows, struct sample_memory m)
+{
+	GPU_SHARED(struct resolve_shared, shared, 1);
+	gpu_wait_previous();
+	gpu_start_next();
+	const int row = (int)blockIdx.y, split = (int)blockIdx.x, splits = (int)gridDim.x;
+	const struct sample_row *p = &rows[row];
+	if (p->mode != SAMPLE_DRAW) return;
+	const struct sample_facts facts = read_facts(m.partial + row * SAMPLE_MAX_SPLITS, splits, p);
+	if (facts.best < 0) return;
+	struct resolve_block b = {};
+	b.shared = shared;
+	block_begin(&b, &m, row, &facts);
+	const struct sample_plan plan = make_plan(&b, p);
+	for (int r = 0; r < PLAN_RANGES && split == 0 && threadIdx.x == 0; r++) {
+		m.plan[row].first[r] = plan.first[r];
+		m.plan[row].last[r] = plan.last[r];
+	}
+	const int chunk = (vocab + splits - 1) / splits, begin = chunk * split, end = begin + chunk < vocab ? begin + chunk : vocab;
+	const float *x = logits + row * stride;
+	for (int i = begin + (int)threadIdx.x; i < end; i += UNROLL * (int)blockDim.x) {
+		float v[UNROLL];
+		load_logits(v, x, i, end);
+		GPU_UNROLL for (int j = 0; j < UNROLL; j++) {
+			const uint32_t key = key_of(v[j]);
+			if (key < facts.floor_key) continue;
+			const uint32_t cell = cell_of(v[j], &facts);
+			bool planned = false;
+			GPU_UNROLL for (int r = 0; r < PLAN_RANGES; r++) planned = planned || (cell >= plan.first[r] && cell <= plan.last[r]);
+			if (!planned) continue;
+			const uint32_t at = gpu_atomic_add(&m.plan[row].listed, 1u);
+			if (at < SAMPLE_BINS) m.list[row * SAMPLE_BINS + at] = entry_of(key, i + j * (int)blockDim.x);
+		}
+	}
 }
 
 /* Block r: row r. 48 KiB of shared memory: histogram or list. */
@@ -351,23 +488,21 @@ sample_resolve_kernel(const float *logits, int64_t stride, int vocab, int splits
 	const struct sample_row *p = &rows[row];
 	if (p->mode == SAMPLE_SKIP) return;
 	const struct sample_facts facts = read_facts(m.partial + row * SAMPLE_MAX_SPLITS, splits, p);
-	if (threadIdx.x == 0) shared->facts = facts;
-	gpu_sync();
-	struct resolve_block b;
-	b.x = logits + row * stride;
-	b.vocab = vocab;
-	b.shared = shared;
-	b.memory = memory;
+	const float *x = logits + row * stride;
 	struct sample_choice choice = {facts.best, 0};
 	if (choice.token >= 0 && p->mode == SAMPLE_DRAW) {
-		b.count = m.count + row * SAMPLE_BINS;
-		b.mass = m.mass + row * SAMPLE_BINS;
+		struct resolve_block b = {};
+		b.x = x;
+		b.vocab = vocab;
+		b.shared = shared;
+		b.memory = memory;
+		block_begin(&b, &m, row, &facts);
 		choice.token = draw_token(&b, p);
 	}
 	if (threadIdx.x != 0) return;
 	if (choice.token >= 0 && p->want_logprob) {
 		const double log_sum = (double)facts.top + log((double)m.log_sum[row] * 0x1p-44);
-		choice.logprob = (float)((double)b.x[choice.token] - log_sum);
+		choice.logprob = (float)((double)x[choice.token] - log_sum);
 	}
 	out[row] = choice;
 }
@@ -375,8 +510,12 @@ sample_resolve_kernel(const float *logits, int64_t stride, int vocab, int splits
 enum status gpu_sample_resolve(const struct gpu_context *ctx, const struct sample_args *args, int splits, struct sample_memory m, struct error *err)
 {
 	const struct tensor *x = &args->logits;
+	const float *logits = (const float *)x->data;
+	TRY(gpu_check(GPU_LAUNCH(sample_gather_kernel, dim3((unsigned)splits, (unsigned)x->rows), dim3(RESOLVE_THREADS), 0, ctx->stream, logits,
+	                         x->row_stride, x->cols, args->row, m),
+	              "sample: gather", err));
 	TRY(gpu_check(gpu_allow_shared(sample_resolve_kernel, SAMPLE_SHARED_BYTES), "sample: shared memory", err));
 	return gpu_check(GPU_LAUNCH(sample_resolve_kernel, dim3((unsigned)x->rows), dim3(RESOLVE_THREADS), SAMPLE_SHARED_BYTES, ctx->stream,
-	                            (const float *)x->data, x->row_stride, x->cols, splits, args->row, m, args->out),
+	                            logits, x->row_stride, x->cols, splits, args->row, m, args->out),
 	                 "sample: resolve", err);
 }

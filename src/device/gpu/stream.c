@@ -11,6 +11,8 @@
 #include "base/clock.h"
 #include "base/mem.h"
 #include "base/wait.h"
+#include "device/gpu/attention.h"
+#include "device/gpu/library.h"
 
 /* How long after an abort a stream may take to run dry: kernels that wait for a peer look at the abort word every few microseconds. */
 #define ABORT_GRACE_MS 2000
@@ -78,21 +80,15 @@ enum status gpu_stream_object_sync(struct stream *base, uint64_t deadline_ns, co
 
 /* ---- streams */
 
-/* Device memory for one op at a time; the largest of what the ops want. */
+/* Device memory for one op at a time: the most that an op wants. Each family says what it wants for such a stream. */
 #define GEMM_WORKSPACE_BYTES ((size_t)32 << 20)
-#define ATTENTION_MAX_SPLITS 32
 
-static size_t workspace_bytes(const struct stream_options *o)
+static size_t workspace_bytes(const struct stream_options *options, const struct gpu_props *props)
 {
-	size_t seqs = o->max_seqs > 0 ? (size_t)o->max_seqs : 1;
-	/* a split of a context leaves a vector, a maximum and a sum for each query head */
-	size_t attention = (size_t)o->max_q_heads * seqs * ATTENTION_MAX_SPLITS * ((size_t)o->max_head_dim + 2) * sizeof(float);
-	return attention > GEMM_WORKSPACE_BYTES ? attention : GEMM_WORKSPACE_BYTES;
-}
-
-size_t gpu_stream_object_bytes(const struct stream_options *options)
-{
-	return workspace_bytes(options) + GPU_COUNTERS * sizeof(uint32_t);
+	const size_t wants[] = {GEMM_WORKSPACE_BYTES, gpu_attention_workspace(options, props)};
+	size_t most = 0;
+	for (size_t i = 0; i < sizeof wants / sizeof *wants; i++) most = wants[i] > most ? wants[i] : most;
+	return most;
 }
 
 void gpu_stream_object_destroy(struct stream *base)
@@ -103,6 +99,7 @@ void gpu_stream_object_destroy(struct stream *base)
 	struct error ignored = {0};
 	/* what still runs would use the workspace; after a fault the stream is dry */
 	if (context->stream) (void)!gpu_drain(context->stream, clock_deadline_ms(ABORT_GRACE_MS), "stream", &ignored);
+	gemm_library_destroy(&context->gemm);
 	gpu_stages_free(object);
 	gpu_memory_free(base->device, context->workspace);
 	gpu_memory_free(base->device, context->counters);
@@ -124,11 +121,12 @@ enum status gpu_stream_object_create(struct device *device, const struct stream_
 	context->ordinal = gpu_device(device)->ordinal;
 	context->props = gpu_device(device)->props;
 	context->invariant = o->invariant;
-	context->workspace_bytes = workspace_bytes(o);
+	context->workspace_bytes = workspace_bytes(o, &context->props);
 	enum status st;
 	TRY_GOTO(gpu_check(gpu_stream_create(&context->stream), "stream", err), fail);
 	TRY_GOTO(gpu_memory_alloc(device, context->workspace_bytes, MEM_WORKSPACE, "stream workspace", &context->workspace, err), fail);
 	TRY_GOTO(gpu_memory_alloc(device, GPU_COUNTERS * sizeof(uint32_t), MEM_WORKSPACE, "stream counters", (void **)&context->counters, err), fail);
+	TRY_GOTO(gemm_library_create(&context->gemm, NULL, err), fail);
 	gpu_memory_count_runtime(gpu_device(device));
 	*out = &object->base;
 	return STATUS_OK;

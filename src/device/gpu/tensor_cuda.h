@@ -83,4 +83,29 @@ template <int N> GPU_TEMPLATE void tensor_copy_wait(void)
 	asm volatile("cp.async.wait_group %0;" ::"n"(N));
 }
 
+/* Clusters of blocks. sync: all threads of the cluster's blocks have arrived, and what they wrote to shared memory is visible. */
+GPU_DEVICE void cluster_sync(void)
+{
+	asm volatile("barrier.cluster.arrive.release.aligned; barrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+/* The same place in the shared memory of block `rank` of the cluster. */
+GPU_DEVICE uint32_t cluster_address(uint32_t address, int rank)
+{
+	uint32_t there;
+	asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(rank));
+	return there;
+}
+GPU_DEVICE float4 cluster_load4(uint32_t address)
+{
+	float4 v;
+	asm volatile("ld.shared::cluster.v4.f32 {%0,%1,%2,%3}, [%4];" : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "r"(address) : "memory");
+	return v;
+}
+GPU_DEVICE float2 cluster_load2(uint32_t address)
+{
+	float2 v;
+	asm volatile("ld.shared::cluster.v2.f32 {%0,%1}, [%2];" : "=f"(v.x), "=f"(v.y) : "r"(address) : "memory");
+	return v;
+}
+
 #endif

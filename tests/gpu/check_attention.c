@@ -1,0 +1,419 @@
+/* Attention over a paged cache against doubles: decode, prefill and mixed steps, chunks that go on, windows, groups of query heads, block sizes,
+ * head sizes. The cache is NaN wherever no key is, block tables are permuted, and their entries behind (and before) what is needed point
+ * nowhere. Every kernel of the build is checked, also those that others stand before.
+ *
+ * Bound: scores are sums of D products in f32, weights are rounded to the cache's type by the tensor core kernels, and so is the result. */
+#include "device/gpu/attention.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/rng.h"
+#include "gpu/harness.h"
+
+#define MAX_SEQS 16
+#define KERNELS 3            /* most candidates of a kind */
+#define NOWHERE 0x7ffffff0   /* a block that no cache has */
+#define MAX_WORK 6e7         /* products of a case in the oracle */
+#define MAX_WORK_QUICK 6e5
+
+enum scores { SCORES_RANDOM, SCORES_STEEP, SCORES_ZERO, SCORES_EQUAL };
+static const char *const score_names[] = {"random", "steep", "zero", "equal"};
+enum steps { STEP_DECODE, STEP_PREFILL, STEP_MIXED, STEP_MOSTLY_DECODE, STEP_ONE, STEP_KINDS };
+static const char *const step_names[] = {"decode", "prefill", "mixed", "mostly decode", "one"};
+
+struct shape {
+	enum dtype dtype;
+	int head_dim, q_heads, kv_heads, block_tokens, window, seqs;
+	int rows[MAX_SEQS], kv_len[MAX_SEQS];
+	enum scores scores;
+};
+
+/* A step on the host and on the device. */
+struct step {
+	const struct shape *s;
+	int rows, blocks, max_blocks, max_kv_len, max_rows;
+	int q_stride;
+	int32_t *position, *row_start, *table;
+	void *q, *kv; /* host */
+	struct step_rows device;
+	struct kv_cache cache;
+	struct tensor query;
+};
+
+static double unit(const struct gpu_check *c, uint64_t stream, uint64_t i)
+{
+	return 2 * rng_unit(c->seed, stream, i) - 1;
+}
+
+static int draw(const struct gpu_check *c, uint64_t stream, uint64_t i, int n)
+{
+	return (int)(rng_u64(c->seed, stream, i) % (uint64_t)n);
+}
+
+static void store(void *to, enum dtype dtype, size_t i, double v)
+{
+	if (dtype == DTYPE_F32) {
+		((float *)to)[i] = (float)v;
+		return;
+	}
+	if (dtype == DTYPE_BF16) {
+		((uint16_t *)to)[i] = bf16_from_f32((float)v);
+		return;
+	}
+	/* to a multiple of 2^-8 below 64: exact in F16 after dropping what its 11 bits do not hold */
+	double step = ldexp(1, fabs(v) < 0x1p-2 ? -13 : (int)floor(log2(fabs(v))) - 10);
+	double rounded = nearbyint(v / step) * step;
+	uint16_t bits = 0;
+	int exponent;
+	double fraction = frexp(fabs(rounded), &exponent);
+	if (fraction > 0) bits = (uint16_t)(((exponent + 14) << 10) + (int)(fraction * 2048) - 1024);
+	((uint16_t *)to)[i] = (uint16_t)(bits | (signbit(rounded) ? 0x8000 : 0));
+}
+
+/* Query (stream 1) and key (2) elements. */
+static double score_part(const struct gpu_check *c, const struct shape *s, uint64_t stream, uint64_t i)
+{
+	switch (s->scores) {
+	case SCORES_ZERO: return 0;
+	case SCORES_EQUAL: return 0.5;
+	case SCORES_STEEP: return unit(c, stream, i) * (stream == 1 ? 40 : 4);
+	default: return unit(c, stream, i) * 1.7;
+	}
+}
+
+/* Element 0 of a key in the cache; its value lies value_offset behind. */
+static size_t key_at(const struct step *p, int seq, int key, int head)
+{
+	const struct shape *s = p->s;
+	size_t block = (size_t)p->table[(size_t)seq * (size_t)p->max_blocks + (size_t)(key / s->block_tokens)];
+	return ((block * 2 * (size_t)s->kv_heads + (size_t)head) * (size_t)s->block_tokens + (size_t)(key % s->block_tokens)) * (size_t)s->head_dim;
+}
+
+static size_t value_offset(const struct shape *s)
+{
+	return (size_t)s->kv_heads * (size_t)s->block_tokens * (size_t)s->head_dim;
+}
+
+/* First key that some row of a sequence sees. */
+static int first_key(const struct shape *s, int seq)
+{
+	int first = s->window && s->rows[seq] ? s->kv_len[seq] - s->rows[seq] - s->window + 1 : 0;
+	return first > 0 ? first : 0;
+}
+
+static void lay_out(struct gpu_check *c, struct step *p)
+{
+	const struct shape *s = p->s;
+	p->row_start = gpu_host(c, (MAX_SEQS + 1) * sizeof *p->row_start);
+	for (int i = 0; i < s->seqs; i++) {
+		p->row_start[i + 1] = p->row_start[i] + s->rows[i];
+		if (s->kv_len[i] > p->max_kv_len) p->max_kv_len = s->kv_len[i];
+		if (s->rows[i] > p->max_rows) p->max_rows = s->rows[i];
+		p->blocks += (s->kv_len[i] + s->block_tokens - 1) / s->block_tokens;
+	}
+	p->rows = p->row_start[s->seqs];
+	p->blocks += 3; /* the sink and some that nobody has */
+	p->max_blocks = (p->max_kv_len + s->block_tokens - 1) / s->block_tokens + 1;
+	int *order = gpu_host(c, (size_t)p->blocks * sizeof *order), next = 1;
+	for (int i = 0; i < p->blocks; i++) order[i] = i;
+	for (int i = p->blocks - 1; i > 1; i--) {
+		int j = 1 + draw(c, 9, (uint64_t)i, i), swap = order[i];
+		order[i] = order[j], order[j] = swap;
+	}
+	p->position = gpu_host(c, (size_t)p->rows * sizeof *p->position);
+	p->table = gpu_host(c, (size_t)s->seqs * (size_t)p->max_blocks * sizeof *p->table);
+	for (int i = 0; i < s->seqs; i++) {
+		int32_t *table = p->table + (size_t)i * (size_t)p->max_blocks;
+		for (int b = 0; b < p->max_blocks; b++) {
+			bool needed = b * s->block_tokens < s->kv_len[i] && (b + 1) * s->block_tokens > first_key(s, i);
+			table[b] = needed ? order[next++] : NOWHERE;
+		}
+		if (s->rows[i] == 1 && s->kv_len[i] == 1) table[0] = 0; /* as a padding row */
+		for (int r = 0; r < s->rows[i]; r++) p->position[p->row_start[i] + r] = s->kv_len[i] - s->rows[i] + r;
+	}
+}
+
+static void fill_step(struct gpu_check *c, struct step *p)
+{
+	const struct shape *s = p->s;
+	size_t bytes = dtype_bytes(s->dtype), kv = (size_t)p->blocks * 2 * value_offset(s), dim = (size_t)s->head_dim;
+	p->kv = gpu_host(c, kv * bytes);
+	memset(p->kv, 0xff, kv * bytes);
+	for (int i = 0; i < s->seqs; i++)
+		for (int k = first_key(s, i); k < s->kv_len[i]; k++)
+			for (int h = 0; h < s->kv_heads; h++) {
+				size_t at = key_at(p, i, k, h);
+				for (size_t d = 0; d < dim; d++) {
+					store(p->kv, s->dtype, at + d, score_part(c, s, 2, at + d));
+					store(p->kv, s->dtype, at + value_offset(s) + d, unit(c, 3, at + d) * 2);
+				}
+			}
+	size_t cols = (size_t)s->q_heads * dim;
+	p->q_stride = (s->q_heads + 2 * s->kv_heads) * s->head_dim; /* q lies among k and v */
+	p->q = gpu_host(c, (size_t)p->rows * (size_t)p->q_stride * bytes);
+	memset(p->q, 0xff, (size_t)p->rows * (size_t)p->q_stride * bytes);
+	for (size_t r = 0; r < (size_t)p->rows; r++)
+		for (size_t i = 0; i < cols; i++) store(p->q, s->dtype, r * (size_t)p->q_stride + i, score_part(c, s, 1, r * 100003 + i));
+}
+
+static struct step make_step(struct gpu_check *c, const struct shape *s)
+{
+	struct step p = {.s = s};
+	lay_out(c, &p);
+	fill_step(c, &p);
+	size_t bytes = dtype_bytes(s->dtype);
+	p.device = (struct step_rows){.rows = p.rows, .seqs = s->seqs, .max_blocks = p.max_blocks, .max_kv_len = p.max_kv_len, .max_seq_rows = p.max_rows,
+	                              .position = gpu_put(c, p.position, (size_t)p.rows * sizeof(int32_t)),
+	                              .row_start = gpu_put(c, p.row_start, (size_t)(s->seqs + 1) * sizeof(int32_t)),
+	                              .kv_len = gpu_put(c, s->kv_len, (size_t)s->seqs * sizeof(int32_t)),
+	                              .block_table = gpu_put(c, p.table, (size_t)s->seqs * (size_t)p.max_blocks * sizeof(int32_t))};
+	p.cache = (struct kv_cache){.data = gpu_put(c, p.kv, (size_t)p.blocks * 2 * value_offset(s) * bytes),
+	                            .layout = {.layers = 1, .blocks = p.blocks, .block_tokens = s->block_tokens, .kv_heads = s->kv_heads,
+	                                       .head_dim = s->head_dim, .dtype = s->dtype}};
+	p.query = tensor_view(gpu_put(c, p.q, (size_t)p.rows * (size_t)p.q_stride * bytes), s->dtype, TENSOR_SHARDED, p.rows, s->q_heads * s->head_dim);
+	p.query.row_stride = p.q_stride;
+	return p;
+}
+
+static float scale_of(const struct shape *s)
+{
+	return 1.0f / sqrtf((float)s->head_dim);
+}
+
+/* One row and head: want[D], and how far off it may be. `score`: room for all keys. */
+static void attend(const struct step *p, int seq, int row, int head, double *score, double *want, double *bound)
+{
+	const struct shape *s = p->s;
+	int dim = s->head_dim, group = s->q_heads / s->kv_heads, keys = p->position[row] + 1, first = s->window && keys > s->window ? keys - s->window : 0;
+	size_t q = (size_t)row * (size_t)p->q_stride + (size_t)head * (size_t)dim;
+	double top = -INFINITY, largest = 0, sum = 0, scale = (double)scale_of(s);
+	for (int k = first; k < keys; k++) {
+		size_t at = key_at(p, seq, k, head / group);
+		double dot = 0, absolute = 0;
+		for (int d = 0; d < dim; d++) {
+			double product = element(p->q, s->dtype, q + (size_t)d) * element(p->kv, s->dtype, at + (size_t)d);
+			dot += product, absolute += fabs(product);
+		}
+		score[k] = dot * scale;
+		top = fmax(top, score[k]), largest = fmax(largest, absolute * scale);
+	}
+	for (int d = 0; d < dim; d++) want[d] = bound[d] = 0;
+	for (int k = first; k < keys; k++) {
+		double weight = exp(score[k] - top);
+		sum += weight;
+		size_t at = key_at(p, seq, k, head / group) + value_offset(s);
+		for (int d = 0; d < dim; d++) {
+			double v = element(p->kv, s->dtype, at + (size_t)d);
+			want[d] += weight * v, bound[d] += weight * fabs(v);
+		}
+	}
+	double u = 0x1p-24, unit_t = gpu_unit(s->dtype), n = keys - first;
+	double relative = 4 * (dim + 8) * u * largest + (2 * n + 64) * u + (s->dtype == DTYPE_F32 ? 0 : 1.02 * unit_t);
+	double tiny = s->dtype == DTYPE_F16 ? n * 0x1p-25 * 2 / sum + 0x1p-24 : 1e-30; /* weights below F16's subnormals */
+	for (int d = 0; d < dim; d++) {
+		want[d] /= sum;
+		bound[d] = relative * bound[d] / sum;
+		bound[d] += unit_t * (fabs(want[d]) + bound[d]) + tiny;
+	}
+}
+
+static void check_shape(struct gpu_check *c, const struct shape *s, struct stream *stream, const char *what)
+{
+	gpu_case(c, s->dtype, FILL_RANDOM, "%s %d/%d x %d, blocks of %d, window %d, %s", what, s->q_heads, s->kv_heads, s->head_dim, s->block_tokens, s->window,
+	         score_names[s->scores]);
+	struct step p = make_step(c, s);
+	size_t cols = (size_t)s->q_heads * (size_t)s->head_dim, n = (size_t)p.rows * cols;
+	double *want = gpu_host(c, n * sizeof *want), *bound = gpu_host(c, n * sizeof *bound), *score = gpu_host(c, (size_t)p.max_kv_len * sizeof *score);
+	for (int seq = 0; seq < s->seqs; seq++)
+		for (int row = p.row_start[seq]; row < p.row_start[seq + 1]; row++)
+			for (int h = 0; h < s->q_heads; h++) {
+				size_t at = (size_t)row * cols + (size_t)h * (size_t)s->head_dim;
+				attend(&p, seq, row, h, score, want + at, bound + at);
+			}
+	for (int skip = 0; skip < KERNELS; skip++) {
+		char name[32];
+		snprintf(name, sizeof name, "out without %d", skip);
+		struct tensor out = gpu_output(c, s->dtype, TENSOR_SHARDED, p.rows, (int)cols, (int)cols + 16);
+		struct attention_args args = {.q = p.query, .out = out, .q_heads = s->q_heads, .cache = &p.cache, .rows = &p.device, .scale = scale_of(s),
+		                              .window = s->window};
+		gpu_ok(c, gpu_attention_skip(stream, &args, skip, &c->err));
+		gpu_compare(c, name, &out, want, bound, 1, 0);
+	}
+	gpu_case_end(c);
+}
+
+/* Sequences of one step; rows are cut down to what the oracle can do in time. */
+static void draw_step(const struct gpu_check *c, struct shape *s, enum steps kind, uint64_t i)
+{
+	static const int lengths[] = {1, 2, 15, 16, 17, 31, 33, 63, 64, 65, 100, 127, 128, 129, 255, 256, 257, 300, 511, 513, 700, 1000, 1025, 2049, 5000};
+	int choices = c->quick ? 14 : (int)(sizeof lengths / sizeof *lengths), most = c->quick ? 40 : 300;
+	int seqs = kind == STEP_ONE ? 1 : kind == STEP_DECODE ? 9 : 5;
+	double left = c->quick ? MAX_WORK_QUICK : MAX_WORK;
+	for (int n = 0; n < seqs; n++) {
+		int length = lengths[draw(c, 5, 100 * i + (uint64_t)n, choices)], rows = 1, some = 1 + draw(c, 6, 100 * i + (uint64_t)n, most);
+		if (kind == STEP_PREFILL || kind == STEP_ONE || (kind == STEP_MIXED && n % 2 == 0)) rows = some;
+		if (kind == STEP_MOSTLY_DECODE && n % 3 == 0) rows = n ? 7 : length;
+		double can = left / (seqs - n) / ((double)length * s->q_heads * s->head_dim);
+		if (rows > can) rows = (int)can + 1;
+		if (rows > length) rows = length;
+		left -= (double)rows * length * s->q_heads * s->head_dim;
+		s->rows[s->seqs] = rows, s->kv_len[s->seqs++] = length;
+	}
+	if (kind == STEP_MIXED) s->rows[s->seqs] = 0, s->kv_len[s->seqs++] = 40; /* a sequence that rests */
+	if (kind != STEP_PREFILL && kind != STEP_ONE)
+		for (int n = 0; n < 2; n++) s->rows[s->seqs] = 1, s->kv_len[s->seqs++] = 1; /* padding */
+}
+
+static void check_drawn(struct gpu_check *c, struct stream *stream, const char *what)
+{
+	static const int dims[] = {64, 80, 96, 128, 192, 256, 16, 112}, groups[] = {1, 3, 4, 8, 5, 16, 12}, blocks[] = {16, 32, 64, 48, 128};
+	static const enum scores scores[] = {SCORES_RANDOM, SCORES_RANDOM, SCORES_STEEP, SCORES_RANDOM, SCORES_ZERO, SCORES_RANDOM, SCORES_EQUAL};
+	for (int i = 0; i < (c->quick ? 32 : 120); i++) {
+		struct shape s = {.dtype = (enum dtype)(i % 3), .head_dim = dims[(i / 2) % 8], .kv_heads = 1 + i % 3, .block_tokens = blocks[i % 5], .scores = scores[i % 7]};
+		s.q_heads = s.kv_heads * groups[i / 5 % 7];
+		if (i % 4 == 1) s.window = 1 + draw(c, 4, (uint64_t)i, c->quick ? 70 : 300);
+		enum steps kind = (enum steps)(i / 3 % STEP_KINDS);
+		draw_step(c, &s, kind, (uint64_t)i);
+		char name[64];
+		snprintf(name, sizeof name, "%s%s", what, step_names[kind]);
+		check_shape(c, &s, stream, name);
+	}
+}
+
+/* What half of the heads gives must be the same bits as all of them give: of what two ranks are. */
+static void check_halves(struct gpu_check *c, struct stream *stream, int rows, enum dtype dtype)
+{
+	int length = c->quick ? 300 : 2500;
+	struct shape s = {.dtype = dtype, .head_dim = 64, .q_heads = 8, .kv_heads = 2, .block_tokens = 16, .seqs = 3, .rows = {rows, 1, rows},
+	                  .kv_len = {length, 70, 40}};
+	gpu_case(c, dtype, FILL_RANDOM, "invariant, halves, %d rows", rows);
+	struct step p = make_step(c, &s);
+	int cols = s.q_heads * s.head_dim, half = cols / 2;
+	struct tensor all = gpu_output(c, dtype, TENSOR_SHARDED, p.rows, cols, cols);
+	struct attention_args args = {.q = p.query, .out = all, .q_heads = s.q_heads, .cache = &p.cache, .rows = &p.device, .scale = scale_of(&s)};
+	gpu_ok(c, gpu_attention_skip(stream, &args, 0, &c->err));
+	size_t bytes = dtype_bytes(dtype), width = (size_t)half * bytes;
+	char *whole = gpu_host(c, (size_t)p.rows * 2 * width), *want = gpu_host(c, (size_t)p.rows * width);
+	gpu_get(c, whole, all.data, (size_t)p.rows * 2 * width);
+	for (int h = 0; h < 2; h++) {
+		size_t part = value_offset(&s) / 2 * bytes, parts = (size_t)p.blocks * 2;
+		char *kv = gpu_host(c, parts * part);
+		for (size_t i = 0; i < parts; i++) memcpy(kv + i * part, (char *)p.kv + (2 * i + (size_t)h) * part, part);
+		struct kv_cache cache = {.data = gpu_put(c, kv, parts * part), .layout = p.cache.layout};
+		cache.layout.kv_heads = 1;
+		struct tensor out = gpu_output(c, dtype, TENSOR_SHARDED, p.rows, half, half);
+		args.q = tensor_columns(&p.query, h * half, half);
+		args.out = out, args.q_heads = s.q_heads / 2, args.cache = &cache;
+		gpu_ok(c, gpu_attention_skip(stream, &args, 0, &c->err));
+		for (size_t r = 0; r < (size_t)p.rows; r++) memcpy(want + r * width, whole + (2 * r + (size_t)h) * width, width);
+		gpu_compare_exact(c, h ? "second half" : "first half", &out, want);
+	}
+	gpu_case_end(c);
+}
+
+static void check_refusals(struct gpu_check *c)
+{
+	gpu_case(c, DTYPE_BF16, FILL_RANDOM, "refusals");
+	struct shape s = {.dtype = DTYPE_BF16, .head_dim = 64, .q_heads = 4, .kv_heads = 2, .block_tokens = 16, .seqs = 1, .rows = {1}, .kv_len = {5}};
+	struct step p = make_step(c, &s);
+	struct kv_cache odd = p.cache, none = p.cache;
+	odd.layout.head_dim = 72;
+	none.layout.block_tokens = 24;
+	struct tensor out = gpu_output(c, s.dtype, TENSOR_SHARDED, 1, 256, 256);
+	GPU_REFUSED(c, attention, UNSUPPORTED, {.q = p.query, .out = out, .q_heads = 4, .cache = &odd, .rows = &p.device, .scale = 1});
+	GPU_REFUSED(c, attention, BAD_INPUT, {.q = p.query, .out = out, .q_heads = 4, .cache = &none, .rows = &p.device, .scale = 1});
+	GPU_REFUSED(c, attention, BAD_INPUT, {.q = p.query, .out = out, .q_heads = 3, .cache = &p.cache, .rows = &p.device, .scale = 1});
+	GPU_REFUSED(c, attention, BAD_INPUT, {.q = p.query, .out = out, .q_heads = 4, .cache = &p.cache, .rows = &p.device, .scale = 0});
+	out.dtype = DTYPE_F16;
+	GPU_REFUSED(c, attention, BAD_INPUT, {.q = p.query, .out = out, .q_heads = 4, .cache = &p.cache, .rows = &p.device, .scale = 1});
+	gpu_case_end(c);
+}
+
+void gpu_check_attention(struct gpu_check *c)
+{
+	check_drawn(c, c->stream, "");
+	struct stream *invariant = NULL;
+	struct stream_options options = {.max_rows = 1024, .max_q_heads = 64, .max_head_dim = 256, .max_context = 1 << 14, .max_seqs = MAX_SEQS, .invariant = true};
+	enum status st = c->ops->stream_create(c->device, &options, &invariant, &c->err);
+	gpu_case(c, DTYPE_F32, FILL_RANDOM, "invariant stream");
+	gpu_ok(c, st);
+	gpu_case_end(c);
+	if (st != STATUS_OK) return;
+	struct stream *plain = c->stream;
+	c->stream = invariant; /* the harness's copies come before and after on the stream that the op runs on */
+	check_drawn(c, invariant, "invariant ");
+	GPU_EACH_DTYPE(dtype) {
+		check_halves(c, invariant, 1, dtype);
+		check_halves(c, invariant, 33, dtype);
+	}
+	c->stream = plain;
+	c->ops->stream_destroy(invariant);
+	check_refusals(c);
+}
+
+/* ---- measuring */
+
+struct bench_shape {
+	const char *what;
+	int seqs, rows, kv_len, q_heads, kv_heads, head_dim, block_tokens;
+};
+
+struct bench {
+	struct kv_cache cache;
+	struct step_rows rows;
+	struct attention_args args;
+};
+
+static void bench_call(struct gpu_check *c, void *context, int i)
+{
+	struct bench *b = context;
+	b->args.layer = i % b->cache.layout.layers;
+	gpu_ok(c, OP(c->stream, attention, &b->args, &c->err));
+}
+
+static void bench_shape(struct gpu_check *c, const struct bench_shape *s)
+{
+	gpu_case(c, DTYPE_BF16, FILL_RANDOM, "%s: %d x %d rows, %d keys, %d/%d x %d", s->what, s->seqs, s->rows, s->kv_len, s->q_heads, s->kv_heads, s->head_dim);
+	int each = (s->kv_len + s->block_tokens - 1) / s->block_tokens, blocks = s->seqs * each + 1, rows = s->seqs * s->rows;
+	size_t layer = (size_t)blocks * 2 * (size_t)s->kv_heads * (size_t)s->block_tokens * (size_t)s->head_dim;
+	int layers = s->rows > 1 ? 1 : gpu_bench_rotation(c, layer * 2);
+	int32_t *position = gpu_host(c, (size_t)rows * 4), *start = gpu_host(c, (size_t)(s->seqs + 1) * 4), *length = gpu_host(c, (size_t)s->seqs * 4);
+	int32_t *table = gpu_host(c, (size_t)(s->seqs * each) * 4);
+	for (int i = 0; i < s->seqs; i++) {
+		start[i + 1] = (i + 1) * s->rows, length[i] = s->kv_len;
+		for (int r = 0; r < s->rows; r++) position[i * s->rows + r] = s->kv_len - s->rows + r;
+		for (int b = 0; b < each; b++) table[i * each + b] = 1 + (int32_t)((int64_t)(i * each + b) * 7919 % (blocks - 1));
+	}
+	struct bench b = {.cache = {.data = gpu_random_room(c, DTYPE_BF16, layer * (size_t)layers, 1),
+	                            .layout = {.layers = layers, .blocks = blocks, .block_tokens = s->block_tokens, .kv_heads = s->kv_heads,
+	                                       .head_dim = s->head_dim, .dtype = DTYPE_BF16}},
+	                  .rows = {.rows = rows, .seqs = s->seqs, .max_blocks = each, .max_kv_len = s->kv_len, .max_seq_rows = s->rows,
+	                           .position = gpu_put(c, position, (size_t)rows * 4), .row_start = gpu_put(c, start, (size_t)(s->seqs + 1) * 4),
+	                           .kv_len = gpu_put(c, length, (size_t)s->seqs * 4), .block_table = gpu_put(c, table, (size_t)(s->seqs * each) * 4)}};
+	int cols = s->q_heads * s->head_dim;
+	void *q = gpu_random_room(c, DTYPE_BF16, (size_t)rows * (size_t)cols, 1), *out = gpu_room(c, (size_t)rows * (size_t)cols * 2);
+	b.args = (struct attention_args){.q = tensor_view(q, DTYPE_BF16, TENSOR_SHARDED, rows, cols), .q_heads = s->q_heads, .cache = &b.cache, .rows = &b.rows,
+	                                 .out = tensor_view(out, DTYPE_BF16, TENSOR_SHARDED, rows, cols), .scale = 1 / sqrtf((float)s->head_dim)};
+	double pairs = (double)s->rows * (s->kv_len - s->rows) + 0.5 * s->rows * (s->rows + 1.0);
+	double seconds = gpu_bench(c, bench_call, &b, s->rows > 1 ? 2 : layers < 16 ? 16 : layers);
+	if (s->rows > 1) gpu_bench_report(c, seconds, 0, 4 * pairs * s->seqs * cols);
+	else gpu_bench_report(c, seconds, 4.0 * s->seqs * s->kv_len * s->kv_heads * s->head_dim, 0);
+	gpu_case_end(c);
+}
+
+void gpu_bench_attention(struct gpu_check *c)
+{
+	static const struct bench_shape shapes[] = {
+		{"8B", 1, 1, 128, 32, 8, 128, 64}, {"8B", 1, 1, 1024, 32, 8, 128, 64}, {"8B", 1, 1, 32768, 32, 8, 128, 64}, {"8B", 4, 1, 1024, 32, 8, 128, 64},
+		{"8B", 16, 1, 1024, 32, 8, 128, 64}, {"8B", 64, 1, 1024, 32, 8, 128, 64}, {"8B", 256, 1, 600, 32, 8, 128, 64}, {"8B TP2", 1, 1, 1024, 16, 4, 128, 64},
+		{"8B TP2", 16, 1, 1024, 16, 4, 128, 64}, {"8B TP2", 64, 1, 1024, 16, 4, 128, 64}, {"70B TP2", 1, 1, 1024, 32, 4, 128, 64},
+		{"32B", 64, 1, 1024, 64, 8, 128, 64}, {"D 64", 64, 1, 1024, 24, 8, 64, 64}, {"8B", 1, 1024, 1024, 32, 8, 128, 64},
+		{"8B", 1, 8192, 8192, 32, 8, 128, 64}, {"8B TP2", 1, 8192, 8192, 16, 4, 128, 64}, {"8B blocks of 16", 1, 8192, 8192, 32, 8, 128, 16},
+		{"8B", 16, 512, 512, 32, 8, 128, 64}, {"8B chunk", 1, 2048, 8192, 32, 8, 128, 64}, {"D 64", 1, 4096, 4096, 32, 8, 64, 64},
+		{"D 256", 1, 4096, 4096, 16, 8, 256, 64},
+	};
+	for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) bench_shape(c, &shapes[i]);
+}

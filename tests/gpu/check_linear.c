@@ -1,0 +1,246 @@
+/* check_linear.c: y = x W^T of every kernel family against sums in double, and of the invariant mode against the CPU's bits.
+ *
+ * Bound: a sum of K products in f32, in any order, strays from the exact one by a walk of at most K steps: (4 sqrt(K) + 16) u of the sum of
+ * |products|, which a single missing product of the largest K here would still break; then one rounding to y's type. u is 2^-24.
+ */
+#include <math.h>
+#include <string.h>
+
+#include "gpu/harness.h"
+
+static const double u = 0x1p-24;
+
+struct linear_case {
+	int rows, n, k;
+	int x_pad, y_pad; /* elements between rows */
+	enum dtype y;     /* DTYPE_F32, or that of x */
+	bool bias, accumulate;
+	int leaves; /* of the rank; 0: no split */
+};
+
+/* want and bound of row t, output i, over inputs [k0, k1). */
+static void exact(const void *x, const void *w, enum dtype dtype, size_t x_at, size_t w_at, int k, double *want, double *scale)
+{
+	double sum = 0, size = 0;
+	for (int i = 0; i < k; i++) {
+		double p = element(x, dtype, x_at + (size_t)i) * element(w, dtype, w_at + (size_t)i);
+		sum += p;
+		size += fabs(p);
+	}
+	*want = sum;
+	*scale = size;
+}
+
+/* A split as rank 1 of 3 has it: its leaves are no complete subtree, so there may be several spans. */
+static struct sum_split split_of(int leaves)
+{
+	struct sum_split split = {.tree_leaves = 3 * leaves, .first = leaves, .leaves = leaves};
+	split.spans = sumtree_spans(split.tree_leaves, leaves, 2 * leaves, split.span);
+	return split;
+}
+
+struct operands {
+	struct tensor x, y;
+	struct linear_weight w;
+	void *x_host, *w_host, *y_host;
+	float *bias_host;
+	const float *bias;
+	struct sum_split split;
+};
+
+static void make_operands(struct gpu_check *c, const struct linear_case *s, struct operands *o)
+{
+	enum tensor_dist y_dist = s->accumulate ? TENSOR_REPLICATED : s->leaves ? TENSOR_PARTIAL : TENSOR_SHARDED;
+	*o = (struct operands){0};
+	o->x = gpu_input(c, c->dtype, s->leaves ? TENSOR_SHARDED : TENSOR_REPLICATED, s->rows, s->k, s->k + s->x_pad, 1, &o->x_host);
+	o->w = gpu_weight(c, c->dtype, s->n, s->k, 2, &o->w_host);
+	if (s->leaves) o->split = split_of(s->leaves);
+	if (s->accumulate) {
+		o->y = gpu_input(c, s->y, y_dist, s->rows, s->n, s->n + s->y_pad, 3, &o->y_host);
+	} else {
+		int slots = s->leaves ? o->split.spans : 1;
+		o->y = gpu_output(c, s->y, y_dist, s->rows * slots, s->n, s->n + s->y_pad);
+		o->y.rows = s->rows;
+		o->y.slots = slots;
+		o->y.slot_stride = (int64_t)s->rows * o->y.row_stride;
+	}
+	if (s->bias) {
+		o->bias_host = gpu_filled(c, DTYPE_F32, (size_t)s->n, 4);
+		o->bias = gpu_put(c, o->bias_host, (size_t)s->n * sizeof(float));
+	}
+}
+
+/* Slot `slot` of y: inputs [k0, k0 + k). */
+static void compare_slot(struct gpu_check *c, const struct linear_case *s, const struct operands *o, int slot, int k0, int k)
+{
+	size_t cells = (size_t)s->rows * (size_t)s->n;
+	double *want = gpu_host(c, cells * sizeof *want), *bound = gpu_host(c, cells * sizeof *bound);
+	for (int t = 0; t < s->rows; t++)
+		for (int i = 0; i < s->n; i++) {
+			size_t cell = (size_t)t * (size_t)s->n + (size_t)i;
+			exact(o->x_host, o->w_host, c->dtype, (size_t)t * (size_t)o->x.row_stride + (size_t)k0, (size_t)i * (size_t)s->k + (size_t)k0, k, &want[cell], &bound[cell]);
+			double extra = o->bias ? (double)o->bias_host[i] : 0;
+			if (s->accumulate) extra += element(o->y_host, s->y, (size_t)t * (size_t)o->y.row_stride + (size_t)i);
+			want[cell] += extra;
+			bound[cell] = (4 * sqrt((double)k) + 16) * u * (bound[cell] + fabs(extra)) + 2 * gpu_unit(s->y) * fabs(want[cell]);
+			if (isnan(bound[cell]) || isinf(bound[cell])) bound[cell] = 0; /* want is not finite: compared as such */
+		}
+	struct tensor part = o->y;
+	part.data = (char *)part.data + (size_t)slot * (size_t)o->y.slot_stride * dtype_bytes(s->y);
+	part.slots = 1;
+	gpu_compare(c, "y", &part, want, bound, 1, k * gpu_tiny(DTYPE_F32) + gpu_tiny(s->y));
+}
+
+static void linear_case(struct gpu_check *c, enum dtype dtype, enum fill fill, struct linear_case s)
+{
+	if (s.accumulate) s.y = DTYPE_F32;
+	gpu_case(c, dtype, fill, "T=%d n=%d k=%d pads %d %d y %s%s%s leaves %d", s.rows, s.n, s.k, s.x_pad, s.y_pad, dtype_name(s.y), s.bias ? " bias" : "",
+	         s.accumulate ? " +=" : "", s.leaves);
+	struct operands o;
+	make_operands(c, &s, &o);
+	GPU_RUN(c, linear, {.x = o.x, .weight = &o.w, .bias = o.bias, .split = s.leaves ? &o.split : NULL, .y = o.y, .accumulate = s.accumulate});
+	if (!s.leaves || s.accumulate) {
+		compare_slot(c, &s, &o, 0, 0, s.k);
+	} else {
+		int leaf = s.k / s.leaves;
+		for (int i = 0; i < o.split.spans; i++)
+			compare_slot(c, &s, &o, i, (o.split.span[i].lo - s.leaves) * leaf, (o.split.span[i].hi - o.split.span[i].lo) * leaf);
+	}
+	gpu_case_end(c);
+}
+
+/* --- the invariant mode: the bits of the CPU, whose definition is one chain for each leaf */
+
+static void invariant_case(struct gpu_check *c, enum dtype dtype, int rows, int n, int k, int leaves)
+{
+	gpu_case(c, dtype, FILL_RANDOM, "invariant T=%d n=%d k=%d leaves %d", rows, n, k, leaves);
+	struct linear_case s = {.rows = rows, .n = n, .k = k, .y = DTYPE_F32, .leaves = leaves};
+	struct operands o;
+	struct stream *stream = NULL, *other = c->stream;
+	make_operands(c, &s, &o);
+	gpu_ok(c, c->ops->stream_create(c->device, &(struct stream_options){.max_rows = rows, .max_k = k, .max_n = n, .invariant = true}, &stream, &c->err));
+	gpu_sync_stream(c);
+	c->stream = stream;
+	GPU_RUN(c, linear, {.x = o.x, .weight = &o.w, .split = leaves ? &o.split : NULL, .y = o.y});
+	gpu_sync_stream(c);
+	c->stream = other;
+	c->ops->stream_destroy(stream);
+
+	float *x = gpu_host(c, (size_t)rows * (size_t)k * sizeof *x), *y = gpu_host(c, (size_t)o.y.slots * (size_t)rows * (size_t)n * sizeof *y);
+	for (size_t i = 0; i < (size_t)rows * (size_t)k; i++) x[i] = (float)element(o.x_host, dtype, i);
+	struct linear_weight w = {.dtype = dtype, .n = n, .k = k};
+	gpu_ok(c, c->reference_ops->alloc(c->reference, c->reference_ops->linear_bytes(dtype, n, k), MEM_WORKSPACE, "reference weight", &w.data, &c->err));
+	gpu_ok(c, c->reference_ops->linear_put(c->reference_stream, &w, 0, n, o.w_host, (size_t)k * dtype_bytes(dtype), &c->err));
+	struct tensor y_cpu = tensor_view(y, DTYPE_F32, o.y.dist, rows, n);
+	y_cpu.slots = o.y.slots;
+	gpu_ok(c, OP(c->reference_stream, linear,
+	             &((struct linear_args){.x = tensor_view(x, DTYPE_F32, o.x.dist, rows, k), .weight = &w, .split = leaves ? &o.split : NULL, .y = y_cpu}), &c->err));
+	c->reference_ops->free(c->reference, w.data);
+	for (int i = 0; i < o.y.slots; i++) {
+		struct tensor part = o.y;
+		part.data = (float *)part.data + i * o.y.slot_stride;
+		part.slots = 1;
+		gpu_compare_exact(c, "y", &part, y + (size_t)i * (size_t)rows * (size_t)n);
+	}
+	gpu_case_end(c);
+}
+
+/* --- */
+
+static void check_refusals(struct gpu_check *c)
+{
+	gpu_case(c, DTYPE_BF16, FILL_RANDOM, "refusals");
+	struct linear_case s = {.rows = 2, .n = 16, .k = 32, .y = DTYPE_BF16};
+	struct operands o;
+	make_operands(c, &s, &o);
+	struct linear_weight quantised = o.w;
+	quantised.dtype = DTYPE_Q8_0;
+	struct tensor narrow = o.x, partial = o.y, f16 = o.y;
+	narrow.cols = 31;
+	partial.dist = TENSOR_PARTIAL;
+	f16.dtype = DTYPE_F16;
+	GPU_REFUSED(c, linear, UNSUPPORTED, {.x = o.x, .weight = &quantised, .y = o.y});
+	GPU_REFUSED(c, linear, UNSUPPORTED, {.x = o.x, .weight = &o.w, .y = f16});
+	GPU_REFUSED(c, linear, UNSUPPORTED, {.x = o.x, .weight = &o.w, .y = o.y, .accumulate = true});
+	GPU_REFUSED(c, linear, BAD_INPUT, {.x = narrow, .weight = &o.w, .y = o.y});
+	GPU_REFUSED(c, linear, BAD_INPUT, {.x = o.x, .weight = &o.w, .y = partial});
+	gpu_case_end(c);
+}
+
+static void check_shapes(struct gpu_check *c, enum dtype dtype)
+{
+	static const int small[][3] = {{1, 1, 1}, {1, 3, 7}, {2, 5, 8}, {1, 33, 64}, {3, 33, 64}, {5, 64, 72}, {4, 40, 128}, {8, 17, 520}, {16, 24, 264}, {17, 17, 40}, {33, 65, 64}, {65, 10, 24}};
+	static const int large[][3] = {{1, 1000, 8704}, {1, 4096, 4096}, {2, 777, 8704}, {16, 300, 14336}, {33, 130, 8704}, {64, 200, 14336}, {65, 130, 4096}, {100, 300, 2048}};
+	const enum fill fills[] = {FILL_RANDOM, FILL_SPECIAL, FILL_DENORMAL};
+	for (size_t i = 0; i < sizeof small / sizeof *small; i++)
+		for (size_t f = 0; f < sizeof fills / sizeof *fills; f++) {
+			const int *d = small[i];
+			linear_case(c, dtype, fills[f], (struct linear_case){.rows = d[0], .n = d[1], .k = d[2], .y = dtype});
+			linear_case(c, dtype, fills[f], (struct linear_case){.rows = d[0], .n = d[1], .k = d[2], .y = DTYPE_F32, .x_pad = 8, .y_pad = 3, .bias = true});
+		}
+	for (int rows = 1; rows <= (c->quick ? 3 : 17); rows++) {
+		linear_case(c, dtype, FILL_RANDOM, (struct linear_case){.rows = rows, .n = 47, .k = 192, .y = dtype, .x_pad = rows % 3, .bias = rows % 2});
+		linear_case(c, dtype, FILL_RANDOM, (struct linear_case){.rows = rows, .n = 64, .k = 320, .x_pad = 16, .y_pad = 4, .accumulate = true, .bias = rows % 2 == 0});
+	}
+	for (size_t i = 0; !c->quick && i < sizeof large / sizeof *large; i++) {
+		const int *d = large[i];
+		linear_case(c, dtype, FILL_RANDOM, (struct linear_case){.rows = d[0], .n = d[1], .k = d[2], .y = dtype});
+		linear_case(c, dtype, FILL_RANDOM, (struct linear_case){.rows = d[0], .n = d[1], .k = d[2], .y_pad = 1, .accumulate = true, .bias = i % 2});
+	}
+}
+
+void gpu_check_linear(struct gpu_check *c)
+{
+	GPU_EACH_DTYPE(dtype)
+	{
+		check_shapes(c, dtype);
+		for (int rows = 1; rows <= 65; rows += c->quick ? 63 : 8) {
+			linear_case(c, dtype, FILL_RANDOM, (struct linear_case){.rows = rows, .n = 40, .k = 240, .y = DTYPE_F32, .leaves = 5});
+			linear_case(c, dtype, FILL_RANDOM, (struct linear_case){.rows = rows, .n = 33, .k = 128, .y = dtype, .leaves = 4, .y_pad = 7});
+		}
+		invariant_case(c, dtype, 1, 70, 130, 0);
+		invariant_case(c, dtype, 3, 65, 120, 5);
+		invariant_case(c, dtype, 18, 20, 96, 4);
+		if (!c->quick) invariant_case(c, dtype, 33, 1000, 2100, 7);
+	}
+	check_refusals(c);
+}
+
+/* --- measuring: 32 layers' worth of each linear of Llama-3.1-8B and Qwen3-32B, at one and two ranks, weights never in the cache */
+
+struct bench {
+	struct linear_args args;
+	struct linear_weight weight[64];
+	int rotation;
+};
+
+static void bench_call(struct gpu_check *c, void *context, int i)
+{
+	struct bench *b = context;
+	b->args.weight = &b->weight[i % b->rotation];
+	gpu_ok(c, OP(c->stream, linear, &b->args, &c->err));
+}
+
+static void bench_shape(struct gpu_check *c, int rows, int n, int k, bool accumulate)
+{
+	gpu_case(c, DTYPE_BF16, FILL_RANDOM, "T=%d n=%d k=%d%s", rows, n, k, accumulate ? " +=" : "");
+	struct bench b = {.rotation = gpu_bench_rotation(c, (size_t)n * (size_t)k * 2)};
+	for (int i = 0; i < b.rotation; i++)
+		b.weight[i] = (struct linear_weight){.data = gpu_random_room(c, DTYPE_BF16, (size_t)n * (size_t)k, 0.02f), .dtype = DTYPE_BF16, .n = n, .k = k};
+	enum dtype y = accumulate ? DTYPE_F32 : DTYPE_BF16;
+	b.args.x = tensor_view(gpu_random_room(c, DTYPE_BF16, (size_t)rows * (size_t)k, 1), DTYPE_BF16, TENSOR_REPLICATED, rows, k);
+	b.args.y = tensor_view(gpu_random_room(c, y, (size_t)rows * (size_t)n, 1), y, TENSOR_REPLICATED, rows, n);
+	b.args.accumulate = accumulate;
+	double seconds = gpu_bench(c, bench_call, &b, rows > 64 ? 8 : 32);
+	gpu_bench_report(c, seconds, (double)n * k * 2 + (double)rows * (k + n) * 2, 2.0 * rows * n * k);
+	gpu_case_end(c);
+}
+
+void gpu_bench_linear(struct gpu_check *c)
+{
+	static const int shapes[][3] = {{6144, 4096, 0},  {4096, 4096, 1}, {28672, 4096, 0}, {4096, 14336, 1}, {128256, 4096, 0}, {3072, 4096, 0}, {4096, 2048, 0},
+	                                {14336, 4096, 0}, {4096, 7168, 0}, {10240, 5120, 0}, {5120, 8192, 1},  {51200, 5120, 0},  {5120, 25600, 1}};
+	static const int rows[] = {1, 2, 4, 8, 16, 32, 64, 512};
+	for (size_t r = 0; r < sizeof rows / sizeof *rows; r++)
+		for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) bench_shape(c, rows[r], shapes[i][0], shapes[i][1], shapes[i][2]);
+}

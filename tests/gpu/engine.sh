@@ -1,0 +1,101 @@
+#!/usr/bin/env bash
+# The engine on a GPU back end, from outside: logits against the CPU's within a bound, the same bits whatever the graphs, chunks, blocks and
+# batch, world sizes, sampling, and every fault point. On the emulated device by default: few tokens, because it is slow.
+#
+# tests/gpu/engine.sh [-b BUILD]; DEVICE=emu|cuda|hip, DEGREES="1 2 4".
+export E2E_BUILD=${E2E_BUILD:-build/emu32}
+. "$(dirname "$0")/../e2e/lib/e2e.sh"
+device=${DEVICE:-emu}
+degrees=${DEGREES:-1 2 4}
+limit=120 # seconds for one run
+limit_kib=unlimited # a GPU's runtime maps far more than it uses
+logits_error=$build/tests/e2e/logits_error
+
+# Largest error of a row over its largest logit. F32: sums in other orders. BF16: every activation is rounded to 8 bits, in models with a
+# width of 64 where little averages out; the CPU keeps them in F32.
+bound_f32=2e-5
+bound_bf16=0.06
+
+# close NAME FOLDER TOKENS VOCAB BOUND ARGUMENT...: logits on the device against the CPU's.
+close() {
+	local name=$1 folder=$2 tokens=$3 vocab=$4 bound=$5 found
+	shift 5
+	run $limit logits "$folder" --tokens "$tokens" --out "$work/cpu" --random-weights 5
+	[ "$rc" -eq 0 ] || { not_ok "$name" "cpu: exit $rc: $(head -1 "$err")"; return; }
+	run $limit logits "$folder" --tokens "$tokens" --out "$work/device" --random-weights 5 --device "$device" "$@"
+	[ "$rc" -eq 0 ] || { not_ok "$name" "exit $rc: $(head -c 300 "$err" | tr '\n' '|')"; return; }
+	found=$("$logits_error" "$work/device" "$work/cpu" "$vocab" 2>&1) || { not_ok "$name" "$found"; return; }
+	if awk -v e="${found% *}" -v b="$bound" 'BEGIN {exit !(e <= b)}'; then ok "$name: error ${found% *}"; else not_ok "$name" "error ${found% *}, more than $bound"; fi
+}
+
+f32=$(copy_model llama-head-dim) && set_config "$f32" dtype '"float32"' && set_config "$f32" torch_dtype '"float32"'
+grep -q '"float32"' "$f32/config.json" || not_ok "f32 model" "the config has no dtype to set"
+legal=$(json "$golden/llama-head-dim/expect.json" legal_tp | tr , ' ')
+prompt=1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20,21
+vocab=$(json "$f32/config.json" vocab_size)
+
+for p in $degrees; do
+	case " $legal " in *" $p "*) ;; *) continue ;; esac
+	close "f32 tp $p" "$f32" $prompt "$vocab" $bound_f32 --tp "$p"
+	close "f32 tp $p in chunks" "$f32" $prompt "$vocab" $bound_f32 --tp "$p" --prefill-chunk 4 --kv-block 16
+	close "bf16 tp $p" "$golden/llama-head-dim" $prompt "$vocab" $bound_bf16 --tp "$p"
+done
+for name in qwen3 mistral-full; do
+	close "bf16 $name" "$golden/$name" $prompt "$(json "$golden/$name/config.json" vocab_size)" $bound_bf16
+done
+
+# --tp-invariant: one hash whatever the world size.
+want=
+for p in $degrees; do
+	case " $legal " in *" $p "*) ;; *) continue ;; esac
+	found=$(limit_kib=unlimited sum_logits "$golden/llama-head-dim" --tokens $prompt --device "$device" --tp "$p" --tp-invariant)
+	if [ -z "$want" ]; then want=$found; fi
+	equal "tp-invariant: tp $p" hash "$found" "$want"
+done
+
+# tokens NAME ARGUMENT...: what a run generates.
+tokens() { run $limit run "$f32" --random-weights 5 --tokens 1,2,3 -n 6 --json --ignore-eos "$@"; if [ "$rc" -eq 0 ]; then json "$out" tokens; else echo "exit $rc: $(head -1 "$err")"; fi; }
+sampled="--temp 1.1 --top-k 40 --top-p 0.95 --min-p 0.01 --repeat-penalty 1.2 --seed 9"
+greedy_cpu=$(tokens) sampled_cpu=$(tokens $sampled)
+for p in $degrees; do
+	case " $legal " in *" $p "*) ;; *) continue ;; esac
+	equal "greedy, tp $p" tokens "$(tokens --device "$device" --tp "$p")" "$greedy_cpu"
+	equal "greedy, tp $p, no graphs" tokens "$(tokens --device "$device" --tp "$p" --no-graphs)" "$greedy_cpu"
+	equal "sampled, tp $p" tokens "$(tokens --device "$device" --tp "$p" $sampled)" "$sampled_cpu"
+	want=$((p > 1 ? 2 * $(json "$f32/config.json" num_hidden_layers) : 0))
+	equal "collectives, tp $p" collectives_per_step "$(json "$out" collectives_per_step)" $want
+done
+
+# Quantised weights are refused by name.
+if [ -n "${GGUF:-}" ]; then refuses "quantised weights" 3 "not quantised" run "$GGUF" --device "$device" --tokens 1; fi
+
+# Every fault point on every rank of two: an answer within the deadline, with the right code.
+expected_code() { # POINT RANK KIND
+	case $1:$3 in
+	shutdown:*) echo 0 ;;
+	sample:*) [ "$2" -eq 0 ] || { echo 0; return; } ;;
+	esac
+	case $1:$3 in
+	shutdown:*) ;;
+	*:oom) echo 4 ;;
+	*) echo 5 ;;
+	esac
+}
+timeout_ms=${FAULT_TIMEOUT_MS:-6000}
+case " $degrees " in *" 2 "*) points="load reserve barrier ready kernel sample shutdown" ;; *) points= ;; esac
+for point in $points; do
+	for rank in 0 1; do
+		for kind in error oom exit; do
+			seq=1
+			[ $point = shutdown ] && seq=0
+			name="fault $point rank $rank $kind"
+			run 60 run "$f32" --random-weights 5 --tokens 1,2,3 -n 4 --json --ignore-eos --tp 2 --device "$device" --timeout "$timeout_ms" \
+				--fault "rank=$rank,at=$point,seq=$seq,kind=$kind"
+			want=$(expected_code $point $rank $kind)
+			if [ "$rc" -ne "$want" ]; then not_ok "$name" "exit $rc, not $want: $(head -c 300 "$err" | tr '\n' '|')"
+			elif [ "$want" -ne 0 ] && ! one_line; then not_ok "$name" "not one clear line: $(head -c 300 "$err" | tr '\n' '|')"
+			else ok "$name"; fi
+		done
+	done
+done
+finish
