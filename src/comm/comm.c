@@ -16,7 +16,6 @@ static const struct transport *const transports[] = {
 	&transport_solo,
 #ifdef GPU_NAME
 	&transport_p2p,
-	&transport_xccl,
 #endif
 };
 #define TRANSPORTS (int)(sizeof transports / sizeof *transports)
@@ -55,6 +54,7 @@ enum status comm_sync(struct comm *comm, struct stream *stream, struct error *er
 		st = device.code;
 		why = device;
 	}
+	if (st == STATUS_OK) st = group_error(comm->group, &why); /* done, but for nobody */
 	return comm_settle(comm, st, &why, err);
 }
 

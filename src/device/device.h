@@ -105,7 +105,6 @@ struct device_ops {
 	bool block_types;    /* weights of block types (quantised) can be put */
 	bool accumulates;    /* linear_args.accumulate is supported: at world size 1 no all-reduce is needed */
 
-	size_t (*stream_bytes)(const struct stream_options *options); /* device memory that a stream takes; NULL: little */
 	enum status (*stream_create)(struct device *device, const struct stream_options *options, struct stream **out, struct error *err);
 	void (*stream_destroy)(struct stream *stream);
 	/* Waits until all that was put on the stream is done; its failure is returned here. */

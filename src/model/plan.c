@@ -243,7 +243,7 @@ static void sum_workspace(struct plan_degree *d, const struct model_config *c, c
 	uint64_t hidden = (uint64_t)c->hidden_size, rotary = (uint64_t)c->rotary_dim, act = dtype_bytes(o->activation);
 	d->scratch_bytes = 2 * rows * hidden * dtype_bytes(o->partial);
 	d->workspace_bytes = rows * ((hidden + rotary) * 4 + (hidden + row_elements(d, c, p)) * act) +
-	                     outputs * (hidden * (4 + act) + (uint64_t)c->vocab_size * 4) + context * rotary * 4 + o->stream_bytes;
+	                     outputs * (hidden * (4 + act) + (uint64_t)c->vocab_size * 4) + context * rotary * 4;
 }
 
 static int64_t tokens_that_fit(const struct plan_degree *d, uint64_t memory)

@@ -35,7 +35,7 @@ struct plan_degree {
 	uint64_t kv_per_token; /* bytes a token, this rank */
 	uint64_t state_per_sequence; /* GDN state, bytes a sequence, this rank */
 	uint64_t scratch_bytes;   /* partial sums that the peers read: two generations of [max_rows, H] */
-	uint64_t workspace_bytes; /* activations, logits, rope table; of models that run what the engine makes, else an estimate */
+	uint64_t workspace_bytes; /* activations, logits, rope table; of models that run what the engine makes (the back end's own is not in it), else an estimate */
 	int64_t kv_tokens; /* that fit in device_memory after weights, scratch, workspace and the GDN state of one sequence; 0:
 	                    * the weights alone do not fit; -1: unknown (device_memory 0, or not legal) */
 };
@@ -48,7 +48,6 @@ struct plan_options {
 	enum dtype activation;  /* F32 on CPU */
 	enum dtype kv;          /* F32 on CPU */
 	enum dtype partial;     /* of partial sums: F32 on CPU */
-	uint64_t stream_bytes;  /* workspace of the back end's stream */
 };
 
 /* Never fails for an illegal degree: it says so in the result. */

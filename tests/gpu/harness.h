@@ -94,6 +94,7 @@ OP_LIST(X)
 OP_FUSED_LIST(X)
 #undef X
 void gpu_check_device(struct gpu_check *c);
+void gpu_check_comm(struct gpu_check *c); /* opens devices of its own */
 
 /* The fills that most row ops take. */
 #define GPU_EACH_FILL(var) for (enum fill var = FILL_RANDOM; var < FILL_COUNT; var++)

@@ -124,8 +124,10 @@ static inline int p2p_row_packets(int cols, enum dtype dtype)
 	const int elements = (GPU_WHOLE_BYTES - 4) / (int)dtype_bytes(dtype);
 	return (cols + elements - 1) / elements;
 }
-/* Can the packet kernel make h too? */
-bool p2p_packets_norm(const struct p2p_sum *sum, enum dtype dtype);
+/* A block of the packet kernel that makes h too (16-bit partials only) has a whole row, in at most so many threads, each of at most so many packets. */
+#define P2P_NORM_THREADS 704
+#define P2P_NORM_RANKS 4 /* more do not fit into the registers */
+#define P2P_KEEP 2
 
 #ifdef __cplusplus
 extern "C" {
@@ -140,8 +142,9 @@ gpu_error p2p_launch_fence(const struct p2p_view *view, gpu_stream stream);
 /* Writes a pattern of `words` words to `to`, which may be a peer's; counts at `bad` (own memory) the words of `from` that are not it. */
 gpu_error p2p_launch_pattern_write(uint32_t *to, int words, uint32_t seed, gpu_stream stream);
 gpu_error p2p_launch_pattern_check(const uint32_t *from, int words, uint32_t seed, uint32_t *bad, gpu_stream stream);
-/* Loads all kernels of this file's launchers on the current device: a first launch may load code, and that may wait for kernels that spin. */
-gpu_error p2p_preload(void);
+/* Load the code of these launchers' kernels for `ranks` ranks on the current device: where a first launch does it, it may wait for kernels that spin. */
+gpu_error p2p_preload_packets(int ranks, enum dtype dtype);
+gpu_error p2p_preload_bulk(int ranks, enum dtype dtype);
 #ifdef __cplusplus
 }
 #endif

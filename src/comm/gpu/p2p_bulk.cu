@@ -7,6 +7,8 @@
  */
 #include "comm/gpu/p2p_device.h"
 
+#define BULK_THREADS 704 /* as many as have the registers for what is in flight */
+
 /* Every partial is complete and can be read; false: leave. All threads of the block. `shared`: one word. */
 GPU_DEVICE bool begin_reading(const p2p_view &v, const p2p_use &use, uint32_t *shared)
 {
@@ -43,32 +45,34 @@ GPU_DEVICE bool end_phase(const p2p_view &v, const p2p_use &use, int phase, uint
 	return *shared != 0;
 }
 
-/* Vectors at [i], [i + step], ... below end, of one rank's array. */
-template <int UNROLL> GPU_TEMPLATE void load_vectors(const void *from, bool own, const size_t *at, int count, gpu_vec16 *out)
-{
-	GPU_UNROLL for (int u = 0; u < UNROLL; u++) {
-		if (u >= count) continue;
-		const gpu_vec16 *p = (const gpu_vec16 *)from + at[u];
-		out[u] = own ? *p : gpu_load16_volatile(p);
-	}
-}
-
-/* The ranks' vectors added up, rank 0 first. */
-template <typename T, int RANKS, int UNROLL>
-GPU_TEMPLATE void sum_vectors(const p2p_view &v, const p2p_sum &s, const size_t *at, int count, float (*sum)[gpu_lanes<T>::count])
+/* Vector `i`: row, first column, and where it lies in a partial, in vectors. */
+struct vector_at {
+	int row, c;
+	size_t place;
+};
+template <typename T> GPU_TEMPLATE vector_at find_vector(const p2p_sum &s, int i, int row_vectors)
 {
 	constexpr int V = gpu_lanes<T>::count;
-	gpu_vec16 in[RANKS][UNROLL];
-	GPU_UNROLL for (int r = 0; r < RANKS; r++)
-		if (r < v.ranks) load_vectors<UNROLL>(s.partial[r], r == v.rank, at, count, in[r]);
+	const int row = i / row_vectors, k = i - row * row_vectors;
+	return {row, k * V, (size_t)row * (size_t)(s.stride / V) + (size_t)k};
+}
+
+/* One rank's part of a vector. What other ranks wrote is read at system scope. */
+GPU_DEVICE gpu_vec16 load_part(const void *from, bool own, size_t place)
+{
+	const gpu_vec16 *p = (const gpu_vec16 *)from + place;
+	return own ? *p : gpu_load16_volatile(p);
+}
+
+/* The ranks' parts of one vector added up, rank 0 first. */
+template <typename T, int RANKS> GPU_TEMPLATE void sum_parts(const p2p_view &v, const gpu_vec16 *part, float *sum)
+{
+	constexpr int V = gpu_lanes<T>::count;
 	GPU_UNROLL for (int r = 0; r < RANKS; r++) {
-		if (r >= v.ranks) break;
-		GPU_UNROLL for (int u = 0; u < UNROLL; u++) {
-			if (u >= count) continue;
-			float part[V];
-			gpu_widen16<T>(in[r][u], part);
-			GPU_UNROLL for (int i = 0; i < V; i++) sum[u][i] = r ? gpu_add(sum[u][i], part[i]) : part[i];
-		}
+		float one[V];
+		gpu_widen16<T>(part[r], one);
+		GPU_UNROLL for (int i = 0; i < V; i++)
+			if (r < v.ranks) sum[i] = r ? gpu_add(sum[i], one[i]) : one[i];
 	}
 }
 
@@ -82,9 +86,9 @@ template <int V> GPU_TEMPLATE void update_x(const p2p_sum &s, int row, int c, fl
 }
 
 /* ---- one shot. RANKS: 2, 4 or 8, at least view.ranks. */
-template <typename T, int RANKS> GPU_KERNEL(1024) pull_kernel(p2p_view v, p2p_sum s)
+template <typename T, int RANKS> GPU_KERNEL(BULK_THREADS) pull_kernel(GPU_PARAMETER p2p_view v, GPU_PARAMETER p2p_sum s)
 {
-	constexpr int V = gpu_lanes<T>::count, UNROLL = 8 / RANKS;
+	constexpr int V = gpu_lanes<T>::count, UNROLL = RANKS == 2 ? 3 : 8 / RANKS;
 	GPU_SHARED(uint32_t, shared, 3);
 	gpu_start_next();
 	gpu_wait_previous();
@@ -92,16 +96,19 @@ template <typename T, int RANKS> GPU_KERNEL(1024) pull_kernel(p2p_view v, p2p_su
 	if (!use.number || !begin_reading(v, use, shared + 2)) return;
 	const int row_vectors = (s.cols + V - 1) / V, vectors = s.rows * row_vectors, step = (int)(gridDim.x * blockDim.x);
 	for (int first = (int)(blockIdx.x * blockDim.x + threadIdx.x); first < vectors; first += UNROLL * step) {
-		size_t at[UNROLL];
-		float sum[UNROLL][V];
-		const int left = (vectors - first + step - 1) / step, count = left < UNROLL ? left : UNROLL;
+		gpu_vec16 part[UNROLL][RANKS];
 		GPU_UNROLL for (int u = 0; u < UNROLL; u++) {
-			const int i = first + u * step;
-			at[u] = u < count ? (size_t)(i / row_vectors) * (size_t)(s.stride / V) + (size_t)(i % row_vectors) : 0;
+			const vector_at at = find_vector<T>(s, first + u * step, row_vectors);
+			GPU_UNROLL for (int r = 0; r < RANKS; r++)
+				if (r < v.ranks && first + u * step < vectors) part[u][r] = load_part(s.partial[r], r == v.rank, at.place);
 		}
-		sum_vectors<T, RANKS, UNROLL>(v, s, at, count, sum);
-		GPU_UNROLL for (int u = 0; u < UNROLL; u++)
-			if (u < count) update_x<V>(s, (first + u * step) / row_vectors, (first + u * step) % row_vectors * V, sum[u]);
+		GPU_UNROLL for (int u = 0; u < UNROLL; u++) {
+			if (first + u * step >= vectors) continue;
+			const vector_at at = find_vector<T>(s, first + u * step, row_vectors);
+			float sum[V];
+			sum_parts<T, RANKS>(v, part[u], sum);
+			update_x<V>(s, at.row, at.c, sum);
+		}
 	}
 	(void)end_phase(v, use, 0, shared + 2);
 }
@@ -128,7 +135,7 @@ GPU_DEVICE gpu_vec16 *gathered(const p2p_view &v, const p2p_use &use, int rank)
 	return (gpu_vec16 *)p2p_place(v, v.gathered, use, rank, 0);
 }
 
-template <typename T, int RANKS> GPU_KERNEL(1024) two_shots_kernel(p2p_view v, p2p_sum s)
+template <typename T, int RANKS> GPU_KERNEL(BULK_THREADS) two_shots_kernel(GPU_PARAMETER p2p_view v, GPU_PARAMETER p2p_sum s)
 {
 	constexpr int V = gpu_lanes<T>::count, UNROLL = 8 / RANKS, WIDE = 4;
 	GPU_SHARED(uint32_t, shared, 3);
@@ -140,16 +147,18 @@ template <typename T, int RANKS> GPU_KERNEL(1024) two_shots_kernel(p2p_view v, p
 	const int me = (int)(blockIdx.x * blockDim.x + threadIdx.x);
 	const int begin = range_begin(vectors, v.ranks, v.rank), size = range_begin(vectors, v.ranks, v.rank + 1) - begin;
 	for (int first = me; first < size; first += UNROLL * step) {
-		size_t at[UNROLL];
-		float sum[UNROLL][V];
-		const int left = (size - first + step - 1) / step, count = left < UNROLL ? left : UNROLL;
+		gpu_vec16 part[UNROLL][RANKS];
 		GPU_UNROLL for (int u = 0; u < UNROLL; u++) {
-			const int i = begin + first + u * step;
-			at[u] = u < count ? (size_t)(i / row_vectors) * (size_t)(s.stride / V) + (size_t)(i % row_vectors) : 0;
+			const vector_at at = find_vector<T>(s, begin + first + u * step, row_vectors);
+			GPU_UNROLL for (int r = 0; r < RANKS; r++)
+				if (r < v.ranks && first + u * step < size) part[u][r] = load_part(s.partial[r], r == v.rank, at.place);
 		}
-		sum_vectors<T, RANKS, UNROLL>(v, s, at, count, sum);
-		GPU_UNROLL for (int u = 0; u < UNROLL; u++)
-			if (u < count) gathered(v, use, v.rank)[first + u * step] = narrow_vector<T>(sum[u]);
+		GPU_UNROLL for (int u = 0; u < UNROLL; u++) {
+			if (first + u * step >= size) continue;
+			float sum[V];
+			sum_parts<T, RANKS>(v, part[u], sum);
+			gathered(v, use, v.rank)[first + u * step] = narrow_vector<T>(sum);
+		}
 	}
 	if (!end_phase(v, use, 0, shared + 2)) return;
 	for (int k = 0; k < v.ranks; k++) {
@@ -159,11 +168,11 @@ template <typename T, int RANKS> GPU_KERNEL(1024) two_shots_kernel(p2p_view v, p
 			GPU_UNROLL for (int u = 0; u < WIDE; u++)
 				if (first + u * step < n) in[u] = gpu_load16_volatile(gathered(v, use, r) + first + u * step);
 			GPU_UNROLL for (int u = 0; u < WIDE; u++) {
-				const int i = from + first + u * step;
-				float sum[V];
 				if (first + u * step >= n) continue;
+				const vector_at at = find_vector<T>(s, from + first + u * step, row_vectors);
+				float sum[V];
 				gpu_widen16<T>(in[u], sum);
-				update_x<V>(s, i / row_vectors, i % row_vectors * V, sum);
+				update_x<V>(s, at.row, at.c, sum);
 			}
 		}
 	}
@@ -171,7 +180,7 @@ template <typename T, int RANKS> GPU_KERNEL(1024) two_shots_kernel(p2p_view v, p
 
 /* ---- along the tree: f32, any number of slots a rank (slot k of a partial begins k * rows * stride floats behind slot 0). One vector a thread at
  * a time, the tree's open sums on a stack: for --tp-invariant where the tree is not the order of ranks; no speed is asked of it. */
-GPU_KERNEL(256) tree_kernel(p2p_view v, p2p_sum s, p2p_tree tree)
+GPU_KERNEL(256) tree_kernel(GPU_PARAMETER p2p_view v, GPU_PARAMETER p2p_sum s, GPU_PARAMETER p2p_tree tree)
 {
 	GPU_SHARED(uint32_t, shared, 3);
 	gpu_start_next();
@@ -210,7 +219,7 @@ static long long sum_vectors_count(const p2p_sum &sum, enum dtype dtype)
 
 template <typename T> static gpu_error launch_pull(const p2p_view &view, const p2p_sum &sum, enum dtype dtype, gpu_stream stream)
 {
-	const dim3 grid(bulk_blocks(view, sum_vectors_count(sum, dtype), 1024)), block(1024);
+	const dim3 grid(bulk_blocks(view, sum_vectors_count(sum, dtype), BULK_THREADS)), block(BULK_THREADS);
 	if (view.ranks <= 2) return GPU_LAUNCH((pull_kernel<T, 2>), grid, block, 0, stream, view, sum);
 	if (view.ranks <= 4) return GPU_LAUNCH((pull_kernel<T, 4>), grid, block, 0, stream, view, sum);
 	return GPU_LAUNCH((pull_kernel<T, 8>), grid, block, 0, stream, view, sum);
@@ -278,4 +287,24 @@ gpu_error p2p_launch_pattern_write(uint32_t *to, int words, uint32_t seed, gpu_s
 gpu_error p2p_launch_pattern_check(const uint32_t *from, int words, uint32_t seed, uint32_t *bad, gpu_stream stream)
 {
 	return GPU_LAUNCH(pattern_check_kernel, dim3(1), dim3(256), 0, stream, from, words / 4, seed, bad);
+}
+
+template <typename T, int RANKS> static gpu_error preload_sums(void)
+{
+	const gpu_error code = gpu_preload((pull_kernel<T, RANKS>));
+	return code == GPU_OK ? gpu_preload((two_shots_kernel<T, RANKS>)) : code;
+}
+
+template <typename T> static gpu_error preload_sums_of(int ranks)
+{
+	if (ranks <= 2) return preload_sums<T, 2>();
+	return ranks <= 4 ? preload_sums<T, 4>() : preload_sums<T, 8>();
+}
+
+gpu_error p2p_preload_bulk(int ranks, enum dtype dtype)
+{
+	const gpu_error code = gpu_preload(tree_kernel);
+	if (code != GPU_OK) return code;
+	if (dtype == DTYPE_F32) return preload_sums_of<float>(ranks);
+	return dtype == DTYPE_BF16 ? preload_sums_of<bf16>(ranks) : preload_sums_of<f16>(ranks);
 }

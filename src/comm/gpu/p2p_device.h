@@ -105,7 +105,7 @@ struct p2p_patience {
 	unsigned long long begin, next; /* 0: no look at the clock yet */
 };
 
-GPU_DEVICE void p2p_look_around(const p2p_view &view, const p2p_use &use, p2p_patience &patience)
+GPU_RARE void p2p_look_around(const p2p_view &view, const p2p_use &use, p2p_patience &patience)
 {
 	const unsigned long long now = gpu_clock_ns();
 	if (!patience.begin) patience.begin = patience.next = now;
@@ -137,11 +137,15 @@ GPU_DEVICE bool p2p_await_announced(const p2p_view &view, const p2p_use &use)
 
 /* ---- adding to x: elements [c, c + N) of a row, those below cols */
 
+struct alignas(8) p2p_pair {
+	float x, y;
+};
+
 template <int N> GPU_TEMPLATE void p2p_load_row(const float *row, int c, const p2p_sum &s, float *out)
 {
 	if (N % 2 == 0 && s.pairs && c + N <= s.cols) {
 		GPU_UNROLL for (int i = 0; i + 1 < N; i += 2) {
-			const float2 pair = *(const float2 *)(row + c + i);
+			const p2p_pair pair = *(const p2p_pair *)(row + c + i);
 			out[i] = pair.x, out[i + 1] = pair.y;
 		}
 		return;
@@ -153,9 +157,9 @@ template <int N> GPU_TEMPLATE void p2p_store_row(float *row, int c, const p2p_su
 {
 	if (N % 2 == 0 && s.pairs && c + N <= s.cols) {
 		GPU_UNROLL for (int i = 0; i + 1 < N; i += 2) {
-			float2 pair;
+			p2p_pair pair;
 			pair.x = v[i], pair.y = v[i + 1];
-			*(float2 *)(row + c + i) = pair;
+			*(p2p_pair *)(row + c + i) = pair;
 		}
 		return;
 	}

@@ -75,7 +75,6 @@ void gpu_memory_host_free(struct device *device, void *ptr);
 enum status gpu_memory_copy(struct stream *stream, void *dst, const void *src, size_t bytes, enum copy_kind kind, struct error *err);
 
 /* stream.c */
-size_t gpu_stream_object_bytes(const struct stream_options *options);
 enum status gpu_stream_object_create(struct device *device, const struct stream_options *options, struct stream **out, struct error *err);
 void gpu_stream_object_destroy(struct stream *stream);
 enum status gpu_stream_object_sync(struct stream *stream, uint64_t deadline_ns, const _Atomic int *abort, struct error *err);

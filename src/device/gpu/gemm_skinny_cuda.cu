@@ -1,12 +1,12 @@
 /* gemm_skinny_cuda.cu: y = x W^T for 1 to 64 rows of x on tensor cores (sm_90), bound by the rate at which W is read.
  *
- * A block walks tiles of R rows of W. One warp (the producer) keeps a ring of shared-memory stages full: KC inputs of the R rows and of the rows of x, by bulk
- * tensor copies of 64 inputs (128 bytes, swizzled) of many rows each; eight warps (the consumers) multiply. W is the 16-row operand of mma.m16n8k16, tokens
+ * A block walks tiles of R rows of W. One warp (the producer) keeps a ring of shared-memory stages full: KC inputs of the R rows and of the rows of x, by one
+ * tensor copy each, as slices of 64 inputs (128 bytes, swizzled); eight warps (the consumers) multiply. W is the 16-row operand of mma.m16n8k16, tokens
  * are its 8 columns. The consumers stand WR along the rows and WK = 8/WR along K; their sums meet in shared memory, in a fixed order. A cluster of 2 or 4 blocks
  * may share K; its sums meet in distributed shared memory, in a fixed order. The ring is filled with W before the kernel waits for its predecessor, and
  * the next kernel is let in when the last copy has been asked for: so the memory has requests to serve while one kernel ends and another starts.
  *
- * Why not a bulk copy for each row (no tensor map needed): a copy takes a multiprocessor about 50 ns whatever its size (docs/MEASUREMENTS.md).
+ * Why not a bulk copy for each row, or each slice: a copy takes a multiprocessor about 50 ns whatever its size (docs/MEASUREMENTS.md).
  */
 #include <cuda.h>
 
@@ -17,7 +17,7 @@
 #define THREADS (32 * (CONSUMERS + 1)) /* the last warp is the producer */
 #define MAX_STAGES 16
 #define BARRIER_BYTES 1024
-#define SLICE 64 /* inputs of one copy: 128 bytes, the widest swizzle */
+#define SLICE 64 /* inputs: 128 bytes, the widest swizzle */
 #define RESIDENT_MAX_ROWS 4 /* rows of x that a block normalises for itself */
 
 /* ---- PTX */
@@ -88,18 +88,25 @@ GPU_DEVICE float load_cluster(uint32_t address, uint32_t rank)
 	             : "memory");
 	return v;
 }
-/* The box of `map` at (input, row) to shared memory; outside the tensor: zeros. */
-GPU_DEVICE void copy_box(uint32_t to, const CUtensorMap *map, int input, int row, uint32_t barrier)
+/* The box of `map` at row `row` and slice `slice` to shared memory; outside the tensor: zeros. */
+GPU_DEVICE void copy_box(uint32_t to, const CUtensorMap *map, int row, int slice, uint32_t barrier)
 {
-	asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];" ::"r"(to), "l"(map), "r"(input),
-	             "r"(row), "r"(barrier)
+	asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4}], [%5];" ::"r"(to), "l"(map), "r"(0),
+	             "r"(row), "r"(slice), "r"(barrier)
 	             : "memory");
 }
 /* For what is read once. */
-GPU_DEVICE void copy_box_stream(uint32_t to, const CUtensorMap *map, int input, int row, uint32_t barrier, uint64_t policy)
+GPU_DEVICE void copy_box_stream(uint32_t to, const CUtensorMap *map, int row, int slice, uint32_t barrier, uint64_t policy)
 {
-	asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1, {%2, %3}], [%4], %5;" ::"r"(to), "l"(map),
-	             "r"(input), "r"(row), "r"(barrier), "l"(policy)
+	asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1, {%2, %3, %4}], [%5], %6;" ::"r"(to),
+	             "l"(map), "r"(0), "r"(row), "r"(slice), "r"(barrier), "l"(policy)
+	             : "memory");
+}
+/* Two boxes of rows from `row` of both halves of group `group`. */
+GPU_DEVICE void copy_pair_stream(uint32_t to, const CUtensorMap *map, int row, int group, int slice, uint32_t barrier, uint64_t policy)
+{
+	asm volatile("cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1, {%2, %3, %2, %4, %5}], [%6], %7;" ::"r"(to),
+	             "l"(map), "r"(0), "r"(row), "r"(group), "r"(slice), "r"(barrier), "l"(policy)
 	             : "memory");
 }
 GPU_DEVICE void consumer_sync(void)
@@ -159,23 +166,22 @@ struct producer_state {
 /* Stage: W [KC/64][R][64], then x [KC/64][8 MT][64]. A tile of pairs (SWIGLU, ROPE) is two boxes of R/2 rows. */
 template <int R, int KC, int MT> GPU_TEMPLATE void produce_w(const skinny_plan &plan, const producer_state &s, int item, int stage)
 {
-	const bool pairs = plan.problem.ending != SKINNY_STORE;
-	const int tile = item / s.count * (int)(gridDim.x / plan.splits) + (int)blockIdx.x / plan.splits, chunk = s.first + item % s.count;
-	const int lower = tile_row<R>(plan.problem, tile, 0), upper = tile_row<R>(plan.problem, tile, R / 2);
+	const skinny_problem &p = plan.problem;
+	const int tile = item / s.count * (int)(gridDim.x / plan.splits) + (int)blockIdx.x / plan.splits, slice = (s.first + item % s.count) * (KC / SLICE);
 	const uint32_t barrier = s.full + 8 * stage, to = s.ring + stage * plan.stage_bytes;
-	barrier_expect(barrier, (R + (plan.problem.norm.x ? 0 : MT * 8)) * KC * 2);
-	GPU_UNROLL for (int i = 0; i < KC / SLICE; i++) {
-		copy_box_stream(to + i * R * SLICE * 2, &plan.w, chunk * KC + i * SLICE, lower, barrier, s.policy);
-		if (pairs) copy_box_stream(to + (2 * i + 1) * R * SLICE, &plan.w, chunk * KC + i * SLICE, upper, barrier, s.policy);
+	barrier_expect(barrier, (R + (p.norm.x ? 0 : MT * 8)) * KC * 2);
+	if (p.ending == SKINNY_STORE) {
+		copy_box_stream(to, &plan.w, tile * R, slice, barrier, s.policy);
+	} else {
+		const int per_group = p.ending == SKINNY_ROPE ? p.rope.head_dim / R : plan.tiles;
+		copy_pair_stream(to, &plan.w, tile % per_group * (R / 2), tile / per_group, slice, barrier, s.policy);
 	}
 }
 
 template <int R, int KC, int MT> GPU_TEMPLATE void produce_x(const skinny_plan &plan, const producer_state &s, int item, int stage)
 {
 	if (plan.problem.norm.x) return;
-	const int chunk = s.first + item % s.count;
-	const uint32_t to = s.ring + stage * plan.stage_bytes + R * KC * 2;
-	GPU_UNROLL for (int i = 0; i < KC / SLICE; i++) copy_box(to + i * MT * 8 * SLICE * 2, &plan.x, chunk * KC + i * SLICE, 0, s.full + 8 * stage);
+	copy_box(s.ring + stage * plan.stage_bytes + R * KC * 2, &plan.x, 0, (s.first + item % s.count) * (KC / SLICE), s.full + 8 * stage);
 }
 
 /* One lane. */
@@ -393,7 +399,7 @@ GPU_TEMPLATE void consume(const skinny_plan &plan, unsigned char *shared, const 
 }
 
 /* Cluster c: tiles c, c + clusters, ... of R rows of W; its block of rank s: the s-th part of K. Threads: 8 consumer warps, WR x WK, and the producer.
- * W and x: 16-bit, rows aligned to 16 bytes; m <= 8 MT; past the end of K the copies bring zeros. Dynamic shared memory as in skinny_plan. Bound: reading W. */
+ * W and x: 16-bit, rows aligned to 16 bytes; m <= 8 MT; K a multiple of 64; past its end the copies bring zeros. Dynamic shared memory as in skinny_plan. Bound: reading W. */
 template <typename T, int MT, int R, int WR, int KC> __global__ void __launch_bounds__(THREADS, 1) skinny_kernel(const __grid_constant__ skinny_plan plan)
 {
 	extern __shared__ __align__(1024) unsigned char skinny_shared[];
@@ -429,8 +435,16 @@ template <typename T, int MT, int R, int WR, int KC> __global__ void __launch_bo
 
 /* ---- launch */
 
-/* The rows of a matrix in boxes of SLICE inputs by `box_rows`. */
-static gpu_error make_map(CUtensorMap *map, enum dtype type, const void *data, int k, int rows, int64_t stride, int box_rows)
+/* A matrix as [slice][group][half][row][SLICE inputs], or as [slice][row][SLICE]. */
+struct skinny_view {
+	enum dtype type;
+	const void *data;
+	int64_t stride; /* elements from row to row */
+	int slices, rows; /* rows of a half */
+	int groups;       /* of two halves; 0: plain rows */
+};
+
+static gpu_error make_map(CUtensorMap *map, const skinny_view *view, int box_rows, int box_slices)
 {
 	typedef CUresult encode_fn(CUtensorMap *, CUtensorMapDataType, cuuint32_t, void *, const cuuint64_t *, const cuuint64_t *, const cuuint32_t *, const cuuint32_t *,
 	                           CUtensorMapInterleave, CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
@@ -439,12 +453,28 @@ static gpu_error make_map(CUtensorMap *map, enum dtype type, const void *data, i
 	gpu_error code = cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &found, 12000, cudaEnableDefault, &result);
 	if (code != GPU_OK) return code;
 	if (!found) return cudaErrorNotSupported;
-	const cuuint64_t extent[2] = {(cuuint64_t)k, (cuuint64_t)rows}, pitch[1] = {(cuuint64_t)stride * 2};
-	const cuuint32_t box[2] = {SLICE, (cuuint32_t)box_rows}, step[2] = {1, 1};
-	CUresult encoded = ((encode_fn *)found)(map, type == DTYPE_F16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, (void *)data, extent, pitch,
-	                                        box, step, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+	const cuuint64_t line = (cuuint64_t)view->stride * 2, rows = (cuuint64_t)view->rows, slices = (cuuint64_t)view->slices, groups = (cuuint64_t)view->groups;
+	const cuuint64_t plain[3] = {SLICE, rows, slices}, paired[5] = {SLICE, rows, 2, groups, slices};
+	const cuuint64_t plain_pitch[2] = {line, SLICE * 2}, paired_pitch[4] = {line, rows * line, 2 * rows * line, SLICE * 2};
+	const cuuint32_t plain_box[3] = {SLICE, (cuuint32_t)box_rows, (cuuint32_t)box_slices}, step[5] = {1, 1, 1, 1, 1};
+	const cuuint32_t paired_box[5] = {SLICE, (cuuint32_t)box_rows, 2, 1, (cuuint32_t)box_slices};
+	CUresult encoded = ((encode_fn *)found)(map, view->type == DTYPE_F16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, groups ? 5 : 3,
+	                                        (void *)view->data, groups ? paired : plain, groups ? paired_pitch : plain_pitch, groups ? paired_box : plain_box, step,
+	                                        CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
 	                                        CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
 	return encoded == CUDA_SUCCESS ? GPU_OK : cudaErrorInvalidValue;
+}
+
+static gpu_error make_maps(struct skinny_plan *plan, int tile_rows, int chunk, int tokens)
+{
+	const skinny_problem *problem = &plan->problem;
+	const gemm_problem *p = &problem->gemm;
+	const int slices = p->k / SLICE, half = problem->ending == SKINNY_ROPE ? problem->rope.head_dim / 2 : p->n / 2;
+	skinny_view w = {p->type, p->w, p->w_stride, slices, p->n, 0}, x = {p->type, p->x, p->x_stride, slices, p->m, 0};
+	if (problem->ending != SKINNY_STORE) w.rows = half, w.groups = p->n / half / 2;
+	gpu_error code = make_map(&plan->w, &w, w.groups ? tile_rows / 2 : tile_rows, chunk / SLICE);
+	if (code != GPU_OK || problem->norm.x) return code;
+	return make_map(&plan->x, &x, tokens, chunk / SLICE);
 }
 
 static int skinny_rows_of(int m)
@@ -458,7 +488,7 @@ bool skinny_can(const struct gpu_context *context, const struct skinny_problem *
 	const bool x_fits = problem->norm.x ? p->m <= RESIDENT_MAX_ROWS && p->k <= 8192 && p->k % 4 == 0 && (uintptr_t)problem->norm.x % 16 == 0 && problem->norm.stride % 4 == 0 &&
 	                                              (uintptr_t)problem->norm.weight % 16 == 0
 	                                    : (uintptr_t)p->x % 16 == 0 && p->x_stride % 8 == 0;
-	if (p->type == DTYPE_F32 || p->m < 1 || p->m > SKINNY_MAX_ROWS || p->k < SLICE || (uintptr_t)p->w % 16 || p->w_stride % 8 || !x_fits) return false;
+	if (p->type == DTYPE_F32 || p->m < 1 || p->m > SKINNY_MAX_ROWS || p->k % SLICE || p->k < SLICE || (uintptr_t)p->w % 16 || p->w_stride % 8 || !x_fits) return false;
 	if (problem->ending == SKINNY_SWIGLU && p->n % 32) return false;
 	if (problem->ending == SKINNY_ROPE && problem->rope.head_dim % 32) return false;
 	return strcmp(context->props.arch, "sm_90") == 0;
@@ -497,8 +527,7 @@ static gpu_error skinny_run(const struct gpu_context *context, const skinny_prob
 	if (plan.stages > MAX_STAGES) plan.stages = MAX_STAGES;
 	if (plan.stages < 2 || plan.stages * plan.stage_bytes > budget) *refused = "the ring does not fit into shared memory";
 	if (*refused) return GPU_OK;
-	gpu_error code = make_map(&plan.w, p.type, p.w, p.k, p.n, p.w_stride, R / halves);
-	if (code == GPU_OK) code = make_map(&plan.x, p.type, problem->norm.x ? p.w : p.x, p.k, problem->norm.x ? p.n : p.m, problem->norm.x ? p.w_stride : p.x_stride, MT * 8);
+	gpu_error code = make_maps(&plan, R, KC, MT * 8);
 	if (code != GPU_OK) return code;
 	plan.sums_at = BARRIER_BYTES + plan.stages * plan.stage_bytes;
 	plan.resident_at = plan.sums_at + sums;

@@ -8,6 +8,7 @@
 #include "device/device.h"
 #include "device/gpu/library.h"
 #include "device/gpu/linear.h"
+#include "device/gpu/skinny.h"
 
 static enum status check_tensor(const struct tensor *t, int cols, const char *what, struct error *err)
 {
@@ -69,6 +70,11 @@ static enum status by_library(const struct gpu_context *context, const struct ge
 enum status gemm_run(const struct gpu_context *context, const struct gemm_problem *p, struct error *err)
 {
 	bool done = false;
+	const struct skinny_problem few = {.gemm = *p};
+	if (skinny_can(context, &few)) {
+		const struct skinny_shape shape = skinny_default(context, &few);
+		if (shape.rows) return skinny_launch(context, &few, &shape, err);
+	}
 	if (gemv_can(context, p) && (p->m <= 4 || !context->gemm || p->type == DTYPE_F32)) {
 		struct gemv_shape shape = gemv_default(context, p);
 		return gemv_launch(context, p, &shape, err);

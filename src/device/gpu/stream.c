@@ -91,14 +91,6 @@ static size_t workspace_bytes(const struct stream_options *options, const struct
 	return most;
 }
 
-/* A machine's devices are taken to be equal. */
-size_t gpu_stream_object_bytes(const struct stream_options *options)
-{
-	struct gpu_props props;
-	if (gpu_props_get(&props, 0) != GPU_OK) return 0;
-	return workspace_bytes(options, &props) + GPU_COUNTERS * sizeof(uint32_t);
-}
-
 void gpu_stream_object_destroy(struct stream *base)
 {
 	if (!base) return;

@@ -22,6 +22,8 @@ typedef cudaGraphExec_t gpu_graph_exec;
 #define gpu_device_count cudaGetDeviceCount
 #define gpu_set_device cudaSetDevice
 #define gpu_malloc(out, bytes) cudaMalloc((void **)(out), bytes)
+/* Memory in which kernels that run at the same time on several devices see each other's writes. */
+#define gpu_malloc_shared gpu_malloc
 #define gpu_free cudaFree
 #define gpu_mem_info cudaMemGetInfo
 /* Pinned host memory that kernels of every device can read and write; its device address is its host address. */
@@ -45,6 +47,8 @@ typedef cudaGraphExec_t gpu_graph_exec;
 #define gpu_graph_destroy cudaGraphDestroy
 #define gpu_graph_exec_destroy cudaGraphExecDestroy
 #define gpu_graph_launch cudaGraphLaunch
+/* The most bytes of which another device sees all or nothing. */
+#define GPU_WHOLE_BYTES 16
 #define gpu_peer_can cudaDeviceCanAccessPeer
 #define gpu_peer_enable(peer) cudaDeviceEnablePeerAccess(peer, 0)
 
@@ -76,6 +80,8 @@ static inline gpu_error gpu_props_get(struct gpu_props *out, int device)
 #define GPU_DEVICE static __device__ __forceinline__
 #define GPU_TEMPLATE __device__ __forceinline__ /* templates and their specialisations */
 #define GPU_UNROLL _Pragma("unroll")
+#define GPU_RARE static __device__ __noinline__ /* a function that is hardly ever called: not to cost registers where it is not */
+#define GPU_PARAMETER const __grid_constant__ /* before a struct that is a kernel's parameter: its address can be taken without a copy */
 #define GPU_RESTRICT __restrict__
 /* GPU_HOST_TABLE(const struct s name = {...};): a constant of the host, with C linkage, that holds functions of the host. */
 #define GPU_HOST_TABLE(...) extern "C" __VA_ARGS__
@@ -136,16 +142,29 @@ GPU_DEVICE uint32_t gpu_load_volatile(const uint32_t *p)
 	asm volatile("ld.volatile.global.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
 	return v;
 }
-/* 16 bytes in one piece: a reader sees all or nothing of a writer's. */
+/* In one piece (GPU_WHOLE_BYTES). */
 GPU_DEVICE gpu_vec16 gpu_load16_volatile(const void *p)
 {
+	unsigned long long low, high;
+	asm volatile("{ .reg .b128 whole; ld.relaxed.sys.global.b128 whole, [%2]; mov.b128 {%0, %1}, whole; }" : "=l"(low), "=l"(high) : "l"(p) : "memory");
 	gpu_vec16 v;
-	asm volatile("ld.volatile.global.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(v.x[0]), "=r"(v.x[1]), "=r"(v.x[2]), "=r"(v.x[3]) : "l"(p) : "memory");
+	v.x[0] = (uint32_t)low, v.x[1] = (uint32_t)(low >> 32), v.x[2] = (uint32_t)high, v.x[3] = (uint32_t)(high >> 32);
 	return v;
 }
 GPU_DEVICE void gpu_store16_volatile(void *p, gpu_vec16 v)
 {
-	asm volatile("st.volatile.global.v4.u32 [%0], {%1,%2,%3,%4};" ::"l"(p), "r"(v.x[0]), "r"(v.x[1]), "r"(v.x[2]), "r"(v.x[3]) : "memory");
+	const unsigned long long low = v.x[0] | (unsigned long long)v.x[1] << 32, high = v.x[2] | (unsigned long long)v.x[3] << 32;
+	asm volatile("{ .reg .b128 whole; mov.b128 whole, {%1, %2}; st.relaxed.sys.global.b128 [%0], whole; }" ::"l"(p), "l"(low), "l"(high) : "memory");
+}
+GPU_DEVICE unsigned long long gpu_load8_volatile(const unsigned long long *p)
+{
+	unsigned long long v;
+	asm volatile("ld.relaxed.sys.global.u64 %0, [%1];" : "=l"(v) : "l"(p) : "memory");
+	return v;
+}
+GPU_DEVICE void gpu_store8_volatile(unsigned long long *p, unsigned long long v)
+{
+	asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(p), "l"(v) : "memory");
 }
 GPU_DEVICE unsigned long long gpu_clock_ns(void)
 {
@@ -198,6 +217,13 @@ static inline gpu_error gpu_launch(void (*kernel)(Formal...), dim3 grid, dim3 bl
 	return gpu_launch_clusters(kernel, 1, grid, block, shared, stream, args...);
 }
 #define GPU_LAUNCH(kernel, grid, block, shared, stream, ...) gpu_launch(kernel, grid, block, shared, stream, __VA_ARGS__)
+/* Loads a kernel's code now, not at its first launch. */
+#define gpu_preload(kernel) gpu_preload_((const void *)(kernel))
+static inline gpu_error gpu_preload_(const void *kernel)
+{
+	struct cudaFuncAttributes ignored;
+	return cudaFuncGetAttributes(&ignored, kernel);
+}
 /* Allows a kernel more dynamic shared memory than the default. */
 #define gpu_allow_shared(kernel, bytes) cudaFuncSetAttribute((const void *)(kernel), cudaFuncAttributeMaxDynamicSharedMemorySize, (int)(bytes))
 #define gpu_allow_clusters(kernel) cudaFuncSetAttribute((const void *)(kernel), cudaFuncAttributeNonPortableClusterSizeAllowed, 1)

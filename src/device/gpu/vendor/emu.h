@@ -77,8 +77,11 @@ gpu_error gpu_graph_exec_destroy(gpu_graph_exec exec);
 gpu_error gpu_graph_launch(gpu_graph_exec exec, gpu_stream stream);
 gpu_error gpu_peer_can(int *out, int device, int peer);
 gpu_error gpu_peer_enable(int peer);
+/* As in cuda.h. A device of 64 lanes has 8, so that both kinds of packets are tried. */
+#define GPU_WHOLE_BYTES (GPU_WARP == 64 ? 8 : 16)
 #define GPU_RANKS_SHARE_DEVICE true /* ranks are threads here */
 #define gpu_malloc(out, bytes) emu_malloc((void **)(out), bytes)
+#define gpu_malloc_shared gpu_malloc
 #define gpu_host_alloc(out, bytes) emu_host_alloc((void **)(out), bytes)
 
 /* ---- for tests of the emulated device and of what runs on several */
@@ -168,6 +171,8 @@ typedef emu_dim3 uint3;
 #define GPU_DEVICE static inline
 #define GPU_TEMPLATE inline
 #define GPU_UNROLL
+#define GPU_RARE static
+#define GPU_PARAMETER const
 #define GPU_RESTRICT __restrict__
 #define GPU_HOST_TABLE(...) extern "C" __VA_ARGS__
 #define GPU_SHARED(type, name, count)      \
@@ -264,6 +269,14 @@ GPU_DEVICE void gpu_store16_volatile(void *p, gpu_vec16 v)
 {
 	emu_store16(p, &v);
 }
+GPU_DEVICE unsigned long long gpu_load8_volatile(const unsigned long long *p)
+{
+	return emu_load(p, sizeof *p);
+}
+GPU_DEVICE void gpu_store8_volatile(unsigned long long *p, unsigned long long v)
+{
+	emu_store(p, v, sizeof *p);
+}
 GPU_DEVICE unsigned long long gpu_clock_ns(void)
 {
 	return emu_clock_ns();
@@ -303,6 +316,7 @@ static inline gpu_error gpu_launch(const char *name, void (*kernel)(Formal...), 
 	return emu_launch(&launch, stream);
 }
 #define GPU_LAUNCH(kernel, grid, block, shared, stream, ...) gpu_launch(#kernel, kernel, grid, block, shared, stream, __VA_ARGS__)
+#define gpu_preload(kernel) ((void)(kernel), GPU_OK)
 #define gpu_allow_shared(kernel, bytes) emu_allow_shared((const void *)(kernel), bytes)
 #endif
 

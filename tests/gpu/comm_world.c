@@ -1,0 +1,345 @@
+/* comm_world.c: see comm_world.h. */
+#include "gpu/comm_world.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/rng.h"
+#include "base/sumtree.h"
+
+#define EPS 1e-5f
+
+/* ---- threads and devices */
+
+bool world_open(struct world *w, const struct gpu_check *c, int P, size_t x_room, size_t room)
+{
+	*w = (struct world){.ops = c->ops, .P = P, .seed = c->seed};
+	for (int r = 0; r < P; r++) {
+		struct world_rank *rank = &w->rank[r];
+		struct stream_options so = {.max_rows = 8, .max_k = 64, .max_n = 64, .max_q_heads = 1, .max_head_dim = 64, .max_context = 64, .max_seqs = 1};
+		*rank = (struct world_rank){.world = w, .index = r};
+		if (w->ops->open(&rank->device, &(struct device_options){.ordinal = r}, &rank->err) == STATUS_OK &&
+		    w->ops->stream_create(rank->device, &so, &rank->stream, &rank->err) == STATUS_OK &&
+		    w->ops->alloc(rank->device, x_room * sizeof(float), MEM_WORKSPACE, "x", (void **)&rank->x, &rank->err) == STATUS_OK &&
+		    w->ops->alloc(rank->device, room, MEM_WORKSPACE, "room", (void **)&rank->room, &rank->err) == STATUS_OK)
+			continue;
+		printf("FAIL comm: rank %d: %s\n", r, rank->err.text);
+		world_close(w);
+		return false;
+	}
+	return true;
+}
+
+void world_close(struct world *w)
+{
+	group_destroy(&w->group);
+	for (int r = 0; r < w->P; r++) {
+		struct world_rank *rank = &w->rank[r];
+		if (!rank->device) continue;
+		w->ops->attach(rank->device);
+		w->ops->free(rank->device, rank->x);
+		w->ops->free(rank->device, rank->room);
+		if (rank->stream) w->ops->stream_destroy(rank->stream);
+		w->ops->close(rank->device);
+	}
+}
+
+void world_group(struct world *w, uint64_t timeout_ms, const char *fault)
+{
+	struct error err = {0};
+	group_destroy(&w->group);
+	w->plan = (struct fault_plan){0};
+	struct group_options o = {.world_size = w->P, .timeout_ms = timeout_ms, .fault = fault ? &w->plan : NULL};
+	if ((fault && fault_parse(&w->plan, fault, &err) != STATUS_OK) || group_create(&w->group, &o, &err) != STATUS_OK) {
+		fprintf(stderr, "comm check: %s\n", err.text);
+		abort();
+	}
+	for (int r = 0; r < w->P; r++) w->rank[r].st = STATUS_OK, w->rank[r].err = (struct error){0}, w->rank[r].complaint[0] = 0;
+}
+
+struct job {
+	struct world_rank *rank;
+	const struct comm_options *options;
+	void (*body)(struct world_rank *rank);
+};
+
+static void *run_job(void *argument)
+{
+	struct job *job = argument;
+	struct world_rank *rank = job->rank;
+	rank->world->ops->attach(rank->device);
+	if (job->options) {
+		rank->options = *job->options;
+		rank->st = comm_create(&rank->comm, rank->world->group, rank->index, rank->device, rank->stream, &rank->options, &rank->err);
+		if (!rank->comm != (rank->st != STATUS_OK)) world_complain(rank, "comm_create: status %s, comm %p", status_name(rank->st), (void *)rank->comm);
+	}
+	if (job->body && rank->st == STATUS_OK) job->body(rank);
+	if (rank->complaint[0]) group_abort(rank->world->group, rank->index, NULL);
+	return NULL;
+}
+
+static void run_threads(struct world *w, const struct comm_options *options, void (*body)(struct world_rank *rank))
+{
+	struct job jobs[WORLD_MAX_RANKS];
+	for (int r = 0; r < w->P; r++) {
+		jobs[r] = (struct job){&w->rank[r], options, body};
+		if (pthread_create(&w->rank[r].thread, NULL, run_job, &jobs[r])) abort();
+	}
+	for (int r = 0; r < w->P; r++) pthread_join(w->rank[r].thread, NULL);
+}
+
+void world_connect(struct world *w, const struct comm_options *options)
+{
+	run_threads(w, options, NULL);
+}
+
+void world_drop(struct world *w)
+{
+	for (int r = 0; r < w->P; r++) {
+		w->ops->attach(w->rank[r].device);
+		comm_destroy(&w->rank[r].comm);
+	}
+}
+
+void world_run(struct world *w, const struct comm_options *options, void (*body)(struct world_rank *rank))
+{
+	run_threads(w, options, body);
+	world_drop(w);
+}
+
+void world_complain(struct world_rank *rank, const char *format, ...)
+{
+	if (rank->complaint[0]) return;
+	va_list args;
+	va_start(args, format);
+	vsnprintf(rank->complaint, sizeof rank->complaint, format, args);
+	va_end(args);
+}
+
+bool world_report(struct world *w, struct gpu_check *c)
+{
+	bool good = true;
+	for (int r = 0; r < w->P; r++) {
+		struct world_rank *rank = &w->rank[r];
+		if (rank->complaint[0]) gpu_fail(c, "rank %d: %s", r, rank->complaint);
+		else if (rank->st != STATUS_OK) gpu_fail(c, "rank %d: %s: %s", r, status_name(rank->st), rank->err.text);
+		else continue;
+		good = false;
+	}
+	return good;
+}
+
+/* ---- numbers */
+
+static uint16_t f16_from_f32(float v)
+{
+	const _Float16 half = (_Float16)v;
+	uint16_t bits;
+	memcpy(&bits, &half, sizeof bits);
+	return bits;
+}
+
+static float narrow(enum dtype dtype, float v)
+{
+	if (dtype == DTYPE_BF16) return bf16_to_f32(bf16_from_f32(v));
+	return dtype == DTYPE_F16 ? f16_to_f32(f16_from_f32(v)) : v;
+}
+
+static void put(enum dtype dtype, unsigned char *at, float v)
+{
+	uint16_t half = dtype == DTYPE_BF16 ? bf16_from_f32(v) : dtype == DTYPE_F16 ? f16_from_f32(v) : 0;
+	if (dtype == DTYPE_F32) memcpy(at, &v, 4);
+	else memcpy(at, &half, 2);
+}
+
+/* Magnitudes far apart: the order of a sum shows. */
+static float number(const struct world *w, uint64_t g, int what, int64_t at)
+{
+	const double u = rng_unit(w->seed + g, (uint64_t)what, (uint64_t)at) * 2 - 1;
+	return (float)ldexp(u, (int)(rng_u64(w->seed + g + 77, (uint64_t)what, (uint64_t)at) % 20) - 12);
+}
+enum { RESIDUAL = 5000, BIAS, WEIGHT };
+
+/* Leaves [lo, hi) by the definition in sumtree.h, not by its code. */
+static float subtree(const struct world *w, uint64_t g, int lo, int hi, int64_t at)
+{
+	const int n = hi - lo;
+	if (n == 1) return number(w, g, lo, at);
+	const int mid = n % 2 ? hi - 1 : lo + n / 2;
+	const float a = subtree(w, g, lo, mid, at), b = subtree(w, g, mid, hi, at);
+	return a + b;
+}
+
+static float partial_value(const struct world_rank *rank, uint64_t g, int owner, int slot, int64_t at)
+{
+	const struct comm_options *o = &rank->options;
+	if (!o->invariant) return narrow(o->dtype, number(rank->world, g, owner, at));
+	const struct sum_span *span = &rank->comm->split.span[slot];
+	return subtree(rank->world, g, span->lo, span->hi, at);
+}
+
+static float sum_value(const struct world_rank *rank, uint64_t g, int64_t at, bool rounded)
+{
+	const struct world *w = rank->world;
+	const struct comm_options *o = &rank->options;
+	if (o->invariant) return subtree(w, g, 0, o->tree_leaves, at);
+	float sum = partial_value(rank, g, 0, 0, at);
+	for (int r = 1; r < w->P; r++) sum += partial_value(rank, g, r, 0, at);
+	return rounded ? narrow(o->dtype, sum) : sum;
+}
+
+/* Two shots carry sums in the partials' type. */
+static bool rounds(const struct world_rank *rank, int rows)
+{
+	const struct comm_options *o = &rank->options;
+	const size_t bytes = (size_t)rows * (size_t)o->cols * dtype_bytes(o->dtype);
+	return !o->invariant && rank->world->P > 2 && bytes > o->packet_bytes && bytes >= o->two_shot_bytes;
+}
+
+/* ---- one all-reduce */
+
+static size_t x_bytes(const struct world_rank *rank, const struct world_sum *sum)
+{
+	return (size_t)sum->rows * (size_t)(rank->options.cols + sum->pad) * sizeof(float);
+}
+
+static enum status copy(struct world_rank *rank, void *to, const void *from, size_t bytes, enum copy_kind kind)
+{
+	return rank->world->ops->copy(rank->stream, to, from, bytes, kind, &rank->err);
+}
+
+/* Room of a rank: h, then bias, then norm weight. */
+static unsigned char *h_at(const struct world_rank *rank)
+{
+	return rank->room;
+}
+static float *vector_at(const struct world_rank *rank, int which)
+{
+	const size_t h = ((size_t)rank->options.max_rows * (size_t)(rank->options.cols + 8) * 4 + 255) / 256 * 256;
+	return (float *)(rank->room + h) + which * (rank->options.cols + 8);
+}
+
+static size_t partial_bytes(const struct tensor *partial)
+{
+	return (size_t)partial->slots * (size_t)partial->slot_stride * dtype_bytes(partial->dtype);
+}
+
+enum status world_prepare(struct world_rank *rank, const struct world_sum *sum, struct world_buffers *host)
+{
+	const struct world *w = rank->world;
+	struct tensor shape, *partial = &shape;
+	TRY(COMM(rank->comm, partial, sum->rows, partial, &rank->err));
+	const int cols = rank->options.cols, width = cols + sum->pad;
+	const size_t element = dtype_bytes(partial->dtype), bytes = partial_bytes(partial);
+	host->rank = rank;
+	TRY(w->ops->host_alloc(rank->device, bytes, "test", (void **)&host->partial, &rank->err));
+	TRY(w->ops->host_alloc(rank->device, x_bytes(rank, sum), "test", (void **)&host->x, &rank->err));
+	TRY(w->ops->host_alloc(rank->device, (size_t)cols * 2 * sizeof(float), "test", (void **)&host->bias, &rank->err));
+	host->h = malloc((size_t)sum->rows * (size_t)cols * 4);
+	host->weight = host->bias + cols;
+	memset(host->partial, 0xff, bytes); /* NaN between the rows */
+	for (int s = 0; s < partial->slots; s++)
+		for (int64_t i = 0; i < (int64_t)sum->rows * cols; i++)
+			put(partial->dtype, host->partial + (size_t)(s * partial->slot_stride + i / cols * partial->row_stride + i % cols) * element,
+			    partial_value(rank, sum->g, rank->index, s, i));
+	for (int row = 0; row < sum->rows; row++)
+		for (int c = 0; c < width; c++) {
+			const float v = c < cols ? number(w, sum->g, RESIDUAL, (int64_t)row * cols + c) : NAN;
+			memcpy(host->x + ((size_t)row * (size_t)width + (size_t)c) * 4, &v, 4);
+		}
+	for (int c = 0; c < cols; c++) host->bias[c] = number(w, sum->g, BIAS, c), host->weight[c] = number(w, sum->g, WEIGHT, c);
+	return STATUS_OK;
+}
+
+static enum status put_inputs(struct world_rank *rank, const struct world_sum *sum, const struct world_buffers *host, const struct tensor *partial)
+{
+	const int cols = rank->options.cols;
+	TRY(copy(rank, partial->data, host->partial, partial_bytes(partial), COPY_TO_DEVICE));
+	TRY(copy(rank, rank->x, host->x, x_bytes(rank, sum), COPY_TO_DEVICE));
+	TRY(copy(rank, vector_at(rank, 0), host->bias, (size_t)cols * 4, COPY_TO_DEVICE));
+	return copy(rank, vector_at(rank, 1), host->weight, (size_t)cols * 4, COPY_TO_DEVICE);
+}
+
+enum status world_all_reduce(struct world_rank *rank, const struct world_sum *sum, const struct world_buffers *host)
+{
+	const int cols = rank->options.cols;
+	struct all_reduce_args args = {.add_residual = sum->add, .x = tensor_view(rank->x, DTYPE_F32, TENSOR_REPLICATED, sum->rows, cols)};
+	args.x.row_stride = cols + sum->pad;
+	TRY(COMM(rank->comm, partial, sum->rows, &args.partial, &rank->err));
+	TRY(put_inputs(rank, sum, host, &args.partial));
+	if (sum->bias) args.bias = vector_at(rank, 0);
+	if (sum->norm) {
+		args.norm_weight = vector_at(rank, 1);
+		args.norm_eps = EPS;
+		args.h = tensor_view(h_at(rank), rank->options.dtype, TENSOR_REPLICATED, sum->rows, cols);
+	}
+	return COMM(rank->comm, all_reduce, rank->stream, &args, &rank->err);
+}
+
+static void compare_h(struct world_rank *rank, const struct world_sum *sum, const struct world_buffers *host, const float *x, int row)
+{
+	const int cols = rank->options.cols;
+	const enum dtype dtype = rank->options.dtype;
+	double squares = 0;
+	for (int c = 0; c < cols; c++) squares += (double)x[c] * x[c];
+	const double scale = 1 / sqrt(squares / cols + (double)EPS);
+	for (int c = 0; c < cols; c++) {
+		const unsigned char *at = host->h + ((size_t)row * (size_t)cols + (size_t)c) * dtype_bytes(dtype);
+		const double want = x[c] * scale * host->weight[c], got = element(at, dtype, 0);
+		if (!(fabs(got - want) <= fabs(want) * (gpu_unit(dtype) + 1e-5) + (dtype == DTYPE_F16 ? 0x1p-25 : 1e-30))) /* half a subnormal of F16 */
+			world_complain(rank, "generation %" PRIu64 ": h[%d,%d] = %.9g, expected %.9g", sum->g, row, c, got, want);
+	}
+}
+
+void world_compare(struct world_rank *rank, const struct world_sum *sum, struct world_buffers *host)
+{
+	const int cols = rank->options.cols, width = cols + sum->pad;
+	float *x = malloc(x_bytes(rank, sum));
+	if (copy(rank, x, rank->x, x_bytes(rank, sum), COPY_TO_HOST) != STATUS_OK ||
+	    (sum->norm && copy(rank, host->h, h_at(rank), (size_t)sum->rows * (size_t)cols * dtype_bytes(rank->options.dtype), COPY_TO_HOST) != STATUS_OK) ||
+	    comm_sync(rank->comm, rank->stream, &rank->err) != STATUS_OK)
+		world_complain(rank, "generation %" PRIu64 ": no result: %s", sum->g, rank->err.text);
+	for (int row = 0; row < sum->rows && !rank->complaint[0]; row++) {
+		for (int c = 0; c < cols; c++) {
+			const int64_t at = (int64_t)row * cols + c;
+			float want = sum_value(rank, sum->g, at, rounds(rank, sum->rows));
+			if (sum->bias) want = want + host->bias[c];
+			if (sum->add) want = number(rank->world, sum->g, RESIDUAL, at) + want;
+			const float got = x[(size_t)row * (size_t)width + (size_t)c];
+			if (memcmp(&got, &want, 4))
+				world_complain(rank, "generation %" PRIu64 ", %d rows%s%s%s: x[%d,%d] = %.9g, expected %.9g", sum->g, sum->rows, sum->bias ? ", bias" : "",
+				               sum->add ? ", residual" : "", sum->norm ? ", norm" : "", row, c, (double)got, (double)want);
+		}
+		if (memcmp(x + (size_t)row * (size_t)width + cols, host->x + ((size_t)row * (size_t)width + (size_t)cols) * 4, (size_t)sum->pad * 4))
+			world_complain(rank, "generation %" PRIu64 ": wrote behind row %d of x", sum->g, row);
+		if (sum->norm) compare_h(rank, sum, host, x + (size_t)row * (size_t)width, row);
+	}
+	free(x);
+}
+
+void world_buffers_free(struct world_buffers *host)
+{
+	if (!host->rank) return;
+	struct device *device = host->rank->device;
+	device->vt->host_free(device, host->partial);
+	device->vt->host_free(device, host->x);
+	device->vt->host_free(device, host->bias);
+	free(host->h);
+	*host = (struct world_buffers){0};
+}
+
+enum status world_one(struct world_rank *rank, const struct world_sum *sum)
+{
+	struct world_buffers host = {0};
+	enum status st = world_prepare(rank, sum, &host);
+	if (st == STATUS_OK) st = world_all_reduce(rank, sum, &host);
+	if (st == STATUS_OK) st = comm_sync(rank->comm, rank->stream, &rank->err);
+	if (st == STATUS_OK) world_compare(rank, sum, &host);
+	else (void)!rank->world->ops->stream_sync(rank->stream, UINT64_MAX, NULL, &rank->err); /* nothing reads `host` any more */
+	world_buffers_free(&host);
+	return st;
+}

@@ -1,0 +1,74 @@
+"""compare.py verify|invariant|plan: world sizes against each other, and the plan against what was allocated."""
+import os
+import sys
+import tempfile
+
+from gpu_common import (DEVICE, EMULATED, GPUS, Failed, attempt, check, degrees, finish, plan_model, skip, small_model, tandem, tandem_json)
+
+MODELS = {"llama": {}, "qwen3": {"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3"}}
+
+
+def verify_one(name, folder, world):
+    """Greedy tokens equal but for near ties, and logits within the rounding of the model's type."""
+    result = tandem_json("verify", folder, "--random-weights", 7, "--device", DEVICE, "--tp", world, "-n", 8 if EMULATED else 48)
+    difference = result["first_difference"]
+    tokens = result["tokens_agree"] or difference["near_tie"]
+    check(tokens, "%s TP%d against TP1: tokens %s" % (name, world, "agree" if result["tokens_agree"] else "differ: %s" % difference))
+    # Two orders of summation of bf16 activations: a few of bf16's 2^-8, of the row's largest logit.
+    check(result["max_rel_error"] <= 2.0 ** -5, "%s TP%d against TP1: largest error %.3g, %.3g of the row's largest; smallest margin %.3g, same best at %d of %d" % (
+        name, world, result["max_abs_error"], result["max_rel_error"], result["min_top1_margin"], result["same_top1"], result["positions"]))
+
+
+def verify(folder):
+    if GPUS < 2:
+        return skip("verify: needs two GPUs")
+    for name, changes in MODELS.items():
+        model = small_model(os.path.join(folder, name), **changes)
+        for world in degrees()[1:]:
+            attempt("verify %s" % name, verify_one, name, model, world)
+
+
+def invariant_one(name, folder):
+    tokens = ",".join(str(1 + i * 37 % 400) for i in range(40))
+    hashes = {}
+    for world in degrees():
+        hashes[world] = tandem("logits", folder, "--random-weights", 7, "--device", DEVICE, "--tp", world, "--tp-invariant", "--tokens", tokens).strip()
+    again = tandem("logits", folder, "--random-weights", 7, "--device", DEVICE, "--tp", 1, "--tp-invariant", "--tokens", tokens, "--prefill-chunk", 16).strip()
+    check(len(hashes[1]) == 64 and again == hashes[1], "%s --tp-invariant: prefill in chunks of 16 gives the same bits (%s)" % (name, hashes[1][:16]))
+    for world in degrees()[1:]:
+        check(hashes[world] == hashes[1], "%s --tp-invariant: TP%d %s, TP1 %s" % (name, world, hashes[world][:16], hashes[1][:16]))
+
+
+def invariant(folder):
+    for name, changes in MODELS.items():
+        attempt("invariant %s" % name, invariant_one, name, small_model(os.path.join(folder, name), **changes))
+    if GPUS < 2:
+        skip("invariant: TP1 against TP2 needs two GPUs")
+
+
+def plan_one(folder, world, name):
+    context = 2048
+    plan = tandem_json("plan", folder, "--device", DEVICE, "--tp", world)["degrees"][0]["bytes"]
+    run = tandem_json("run", folder, "--random-weights", 7, "--device", DEVICE, "--tp", world, "--context", context, "--tokens", "1,2,3", "-n", 4,
+                      "--ignore-eos", timeout=100)
+    kv = plan["kv_per_token"] * run["kv_tokens"]
+    planned = plan["sharded"] + plan["replicated"] + plan["scratch"] + plan["workspace"] + kv
+    for rank, seen in enumerate(run["rank_bytes"]):
+        share = seen["peak"] / planned - 1
+        check(abs(share) <= 0.03, "%s TP%d rank %d: peak %.3f GB, planned %.3f GB: %+.2f %% (at most 3)" % (
+            name, world, rank, seen["peak"] / 1e9, planned / 1e9, 100 * share))
+        weights = seen["sharded"] + seen["replicated"]
+        planned_weights = plan["sharded"] + plan["replicated"]
+        check(abs(weights / planned_weights - 1) <= 0.03, "%s TP%d rank %d: weights %.3f GB, planned %.3f GB" % (name, world, rank, weights / 1e9, planned_weights / 1e9))
+
+
+def plan(folder):
+    model = small_model(os.path.join(folder, "llama")) if EMULATED else plan_model("llama3-8b")
+    for world in degrees():
+        attempt("plan TP%d" % world, plan_one, model, world, "small" if EMULATED else "Llama-3.1-8B")
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as scratch:
+        {"verify": verify, "invariant": invariant, "plan": plan}[sys.argv[1]](scratch)
+    finish()

@@ -1,0 +1,175 @@
+"""figures.py OUT.json OUT.md: measures what docs/MEASUREMENTS.md reports of GPUs. docs/TESTING.md describes the JSON.
+
+Shapes are real, weights invented on the device. Times are medians that `tandem bench` takes. A figure that this machine has too few GPUs for is null."""
+import json
+import os
+import subprocess
+import sys
+import time
+
+from gpu_common import DEVICE, EMULATED, GPUS, LOGS, TANDEM, Failed, attempt, check, degrees, finish, plan_model, skip, small_model, tandem_json
+
+SEED = ("--random-weights", 1)
+CONTEXT = 32 if EMULATED else 1024
+PREFILLS = (16, 32) if EMULATED else (1024, 8192)
+BATCHES = (1, 2, 4) if EMULATED else (1, 16, 64) # the keys keep the names of the real ones
+COLLECTIVE_ROWS = (1, 4, 16, 64, 128, 256) # of 4096 f32: 16 KiB to 4 MiB
+
+# What the figures are to reach on two H200, and what vLLM 0.22.1 gave there (issue and docs/MEASUREMENTS.md).
+TARGETS = {
+    "llama8b_tp1_b1_ms": (4.0, 4.96), "llama8b_tp2_b1_ms": (2.3, 3.51), "llama8b_tp1_b16_ms": (4.9, 5.66), "llama8b_tp2_b16_ms": (2.9, 3.98),
+    "llama8b_tp1_b64_ms": (6.8, 7.77), "llama8b_tp2_b64_ms": (4.1, 5.01), "qwen32b_tp1_b1_ms": (16.6, 18.94), "qwen32b_tp2_b1_ms": (8.9, 11.22),
+    "llama8b_tp1_prefill1024_ms": (27, 27.7), "llama8b_tp2_prefill1024_ms": (17, 36.9), "llama8b_tp1_prefill8192_ms": (210, 219),
+    "llama8b_tp2_prefill8192_ms": (118, 128), "llama8b_tp1_throughput_tok_s": (7500, 6800), "llama8b_tp2_throughput_tok_s": (12500, 11200),
+    "first_token_s": (5, 48),
+}
+
+figures, details = {}, {}
+
+
+def model(name, scratch):
+    return small_model(os.path.join(scratch, name)) if EMULATED else plan_model(name)
+
+
+def put(key, value, detail=None):
+    figures[key] = value
+    if detail:
+        details[key] = detail
+    check(value is not None and value > 0, "%s %.4g" % (key, value))
+
+
+def step(folder, world, batch, prefill, steps=32):
+    steps = 2 if EMULATED else steps
+    return tandem_json("bench", "step", folder, *SEED, "--device", DEVICE, "--tp", world, "--batch", batch, "--context", CONTEXT, "--steps", steps,
+                       "--prefill", prefill, "--repeat", 1 if EMULATED else 3, timeout=150)
+
+
+def decode_detail(result):
+    keys = ("decode_ms", "device_ms", "host_gap_us", "prefill_ms", "load_ms", "decode_gb_per_s", "split_us")
+    return {key: result[key] for key in keys if key in result}
+
+
+def peaks():
+    peak = tandem_json("bench", "peak", "--device", DEVICE, *(("--matrix", 128) if EMULATED else ()))
+    put("read_gb_s", peak["read_gb_per_s"])
+    put("matrix_tflops", peak["matrix_tflops"])
+
+
+def llama8b(world, folder):
+    for name, batch in zip((1, 16, 64), BATCHES):
+        # prefill of 1024 is timed three times over, of 8192 once: it comes with batch 1
+        result = step(folder, world, batch, PREFILLS[1] if name == 1 else PREFILLS[0])
+        put("llama8b_tp%d_b%d_ms" % (world, name), result["decode_ms"], decode_detail(result))
+        if name == 1:
+            put("llama8b_tp%d_prefill8192_ms" % world, result["prefill_ms"])
+        if name == 16:
+            put("llama8b_tp%d_prefill1024_ms" % world, result["prefill_ms"])
+
+
+def throughput(world, folder):
+    shape = ("--requests", 4, "--input", 16, "--output", 4) if EMULATED else ("--requests", 256, "--input", 512, "--output", 128)
+    result = tandem_json("bench", "step", folder, *SEED, "--device", DEVICE, "--tp", world, *shape, timeout=150)
+    put("llama8b_tp%d_throughput_tok_s" % world, result["throughput_tokens_per_s"])
+
+
+def large(key, world, folder):
+    result = step(folder, world, 1, PREFILLS[0], steps=16)
+    put(key, result["decode_ms"], decode_detail(result))
+
+
+def first_token(folder):
+    """Process start to the first output of a run that says one token; twice, the better one: files are in memory then."""
+    times = []
+    for _ in range(1 if EMULATED else 3):
+        start = time.time()
+        process = subprocess.Popen([TANDEM, "run", folder, "--random-weights", "1", "--device", DEVICE, "--tokens", "1,2,3,4,5,6,7,8", "-n", "1",
+                                    "--ignore-eos", "--temp", "0", "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL)
+        first = process.stdout.read(1)
+        seconds = time.time() - start
+        rest, log = process.communicate()
+        if not first or process.returncode:
+            raise Failed("run: exit %d: %s" % (process.returncode, log.decode()[-300:]))
+        times.append(seconds)
+        details["first_token_s"] = {"load_ms": json.loads(first + rest)["load_ms"], "runs_s": times}
+    put("first_token_s", sorted(times)[len(times) // 2])
+
+
+def all_reduce(world):
+    rows = ",".join(str(r) for r in (COLLECTIVE_ROWS[:2] if EMULATED else COLLECTIVE_ROWS))
+    hidden = 64 if EMULATED else 4096
+    result = tandem_json("bench", "collective", "--device", DEVICE, "--tp", world, "--rows", rows, "--hidden", hidden, timeout=60)
+    details["allreduce_us"] = result
+    table = {}
+    for line in result["results"]:
+        own = line["own_us"] if "own_us" in line else line["p50_us"]
+        table[str(int(line["bytes"]))] = [own, line.get("nccl_us", line.get("xccl_us"))]
+    figures["allreduce_us"] = table
+    check(bool(table) and all(own > 0 for own, _ in table.values()), "allreduce_us %s" % json.dumps(table))
+
+
+def trace(folder):
+    """A timeline of both ranks, beside the report; no figure."""
+    if "--trace" in subprocess.run([TANDEM, "bench", "step", "--help"], capture_output=True, text=True).stdout:
+        path = os.path.join(os.path.dirname(sys.argv[1]) or ".", "gpu-trace-%d.json" % GPUS)
+        tandem_json("bench", "step", folder, *SEED, "--device", DEVICE, "--tp", min(GPUS, 2), "--context", CONTEXT, "--steps", 2, "--prefill", PREFILLS[0],
+                    "--repeat", 1, "--trace", path)
+        check(os.path.getsize(path) > 1000, "trace written to %s" % path)
+
+
+def machine():
+    query = subprocess.run(["nvidia-smi", "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader"], capture_output=True, text=True,
+                           check=False) if DEVICE == "cuda" else None
+    return query.stdout.strip().splitlines() if query and query.returncode == 0 else [DEVICE]
+
+
+def markdown():
+    lines = ["", "| figure | value | target | met | vLLM 0.22.1 |", "|---|---|---|---|---|"]
+    for key, value in figures.items():
+        if not isinstance(value, (int, float)):
+            continue
+        target, peer = TARGETS.get(key, (None, None))
+        met = "" if target is None else "yes" if (value >= target if "tok_s" in key else value <= target) else "no"
+        gap = details.get(key, {}).get("host_gap_us")
+        lines.append("| %s%s | %.4g | %s | %s | %s |" % (key, " (host gap %.0f us)" % gap if gap is not None else "", value, target or "", met, peer or ""))
+    if figures.get("allreduce_us"):
+        lines += ["", "| all-reduce | own us | NCCL us | ratio |", "|---|---|---|---|"]
+        for size, (own, peer) in figures["allreduce_us"].items():
+            lines.append("| %s | %.2f | %s | %s |" % (size, own, "%.2f" % peer if peer else "", "%.2f" % (peer / own) if peer else ""))
+    return "\n".join(lines) + "\n\n"
+
+
+KEYS = (["llama8b_tp%d_b%d_ms" % (p, b) for b in (1, 16, 64) for p in (1, 2)] + ["qwen32b_tp1_b1_ms", "qwen32b_tp2_b1_ms", "llama70b_tp2_b1_ms"] +
+        ["llama8b_tp%d_prefill%d_ms" % (p, n) for n in (1024, 8192) for p in (1, 2)] + ["llama8b_tp%d_throughput_tok_s" % p for p in (1, 2)] +
+        ["read_gb_s", "matrix_tflops", "first_token_s", "allreduce_us"])
+
+
+def main():
+    out, table = sys.argv[1:3]
+    figures.update(dict.fromkeys(KEYS))
+    attempt("peaks", peaks)
+    llama, qwen, big = (model(name, LOGS) for name in ("llama3-8b", "qwen3-32b", "llama3-70b"))
+    attempt("first token", first_token, llama)
+    for world in degrees():
+        attempt("Llama-3.1-8B TP%d" % world, llama8b, world, llama)
+        attempt("throughput TP%d" % world, throughput, world, llama)
+        attempt("Qwen3-32B TP%d" % world, large, "qwen32b_tp%d_b1_ms" % world, world, qwen)
+        if world > 1:
+            attempt("Llama-70B TP%d" % world, large, "llama70b_tp%d_b1_ms" % world, world, big)
+    if GPUS > 1:
+        attempt("all-reduce", all_reduce, min(GPUS, 8))
+        attempt("trace", trace, llama)
+    else:
+        skip("figures of two GPUs: this machine has one")
+    commit = os.environ.get("GPU_COMMIT", "unknown")
+    report = {"commit": commit, "date": time.strftime("%Y-%m-%d"), "gpus": GPUS, "machine": machine(), "command": "make gpu-check",
+              "figures": dict(figures, commit=commit), "details": details}
+    with open(out, "w") as file:
+        json.dump(report, file, indent=1)
+        file.write("\n")
+    with open(table, "w") as file:
+        file.write(markdown())
+    finish()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,112 @@
+#!/usr/bin/env bash
+# Everything that only a GPU can show, in one command and at most ten minutes: `make gpu-check`, or this script in a bundle (make gpu-bundle).
+# Usage: gpu_check.sh [--only PART[,PART...]] [--gpus N] [--device NAME] [--out DIR]
+# Parts, in this order: kernels, collectives, faults, verify, invariant, reference, plan, sanitizer, figures. docs/TESTING.md says what each shows.
+# N is the number of GPUs of the machine unless given; parts that need two are skipped, and counted as skipped, where there is one.
+set -u
+root=$(cd "$(dirname "$0")/../.." && pwd)
+cd "$root" || exit 2
+only= gpus= device=cuda out=docs/reports
+passed=0 failed=0 skipped=0 child= table=
+
+usage() {
+	sed -n '2,5s/^# //p' "$0" >&2
+	exit 2
+}
+
+while [ $# -gt 0 ]; do
+	case $1 in
+	--only) only=,${2:?},; shift 2 ;;
+	--gpus) gpus=${2:?}; shift 2 ;;
+	--device) device=${2:?}; shift 2 ;;
+	--out) out=${2:?}; shift 2 ;;
+	*) usage ;;
+	esac
+done
+
+# A bundle has the program beside it; in a checkout one is built, unless a bundle was brought along.
+if [ -x "$root/tandem" ]; then
+	tandem=$root/tandem check=$root/check_gpu
+elif [ -x "$root/build/gpu-bundle/tandem" ]; then
+	tandem=$root/build/gpu-bundle/tandem check=$root/build/gpu-bundle/check_gpu
+else
+	build=build/$device
+	[ "$device" = emu ] && build=build/emu${WARP:-32}
+	make -s -j"$(nproc)" BACKENDS="cpu $device" "$build/tandem" "$build/tests/gpu/check_gpu" || { echo "FAIL build"; exit 1; }
+	tandem=$root/$build/tandem check=$root/$build/tests/gpu/check_gpu
+fi
+if [ -z "$gpus" ]; then
+	case $device in
+	cuda) gpus=$(nvidia-smi -L 2>/dev/null | grep -c '^GPU ') ;;
+	hip) gpus=$(rocm-smi --showid 2>/dev/null | grep -c 'Device ID') ;;
+	*) gpus=2 ;;
+	esac
+fi
+[ "$gpus" -ge 1 ] 2>/dev/null || { echo "gpu_check: no GPU of kind $device was found; give --gpus N if there is one"; exit 1; }
+logs=$(mktemp -d "${TMPDIR:-/tmp}/gpu-check.XXXXXX")
+commit=$(cat commit 2>/dev/null || git rev-parse HEAD 2>/dev/null || echo unknown)
+export TANDEM=$tandem GPU_DEVICE=$device GPU_COUNT=$gpus GPU_COMMIT=$commit GPU_LOGS=$logs PYTHONDONTWRITEBYTECODE=1
+
+finish() {
+	[ -n "$table" ] && cat "$table"
+	echo "$passed passed, $failed failed, $skipped skipped"
+	[ "$failed" -eq 0 ] && [ "$passed" -gt 0 ]
+	exit
+}
+
+interrupted() {
+	trap '' INT TERM
+	[ -n "$child" ] && kill -TERM -- "-$child" 2>/dev/null
+	echo "interrupted"
+	failed=$((failed + 1))
+	finish
+}
+trap interrupted INT TERM
+
+# run_part NAME SECONDS COMMAND...: the command prints "N passed, N failed[, N skipped]" or is one check by its exit status.
+run_part() {
+	local name=$1 limit=$2 log=$logs/$1.log start code p f s
+	shift 2
+	case $only in '' | *,"$name",*) ;; *) return 0 ;; esac
+	start=$(date +%s)
+	setsid timeout --kill-after=10 "$limit" "$@" >"$log" 2>&1 </dev/null &
+	child=$!
+	wait "$child"
+	code=$?
+	child=
+	read -r p f s < <(awk '/^[0-9]+ passed, [0-9]+ failed(, [0-9]+ skipped)?$/ {p += $1; f += $3; s += $5; seen = 1}
+		END {print p + 0, f + 0, s + 0, seen + 0}' "$log")
+	if [ $code -ne 0 ] && [ "$f" -eq 0 ]; then f=1; fi
+	if [ $((p + f + s)) -eq 0 ]; then f=1; fi
+	passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))
+	printf '%-4s %-12s %4d passed %3d failed %3d skipped %4d s\n' "$([ "$f" -eq 0 ] && echo ok || echo FAIL)" "$name" "$p" "$f" "$s" \
+		$(($(date +%s) - start))
+	grep -E '^(note|skip)' "$log" | sed 's/^/    /'
+	[ "$f" -eq 0 ] && return 0
+	[ $code -eq 124 ] && echo "    no end after $limit s"
+	echo "    exit $code; $log:"
+	grep -E '^FAIL' "$log" | head -10 | sed 's/^/    /'
+	tail -5 "$log" | sed 's/^/    | /'
+}
+
+echo "gpu-check: $gpus GPU(s) of $device, commit $commit, logs in $logs"
+python=${PYTHON:-python3}
+quick=$([ "$device" = emu ] && echo --quick)
+run_part kernels 120 "$check" $quick $("$check" --list | awk '$1 != "comm" {print "--op", $1}')
+if [ "$gpus" -ge 2 ]; then
+	run_part collectives 90 "$check" $quick --op comm
+else
+	run_part collectives 5 echo "skip collectives: needs two GPUs
+0 passed, 0 failed, 1 skipped"
+fi
+run_part faults 90 "$python" tests/gpu/faults.py
+run_part verify 60 "$python" tests/gpu/compare.py verify
+run_part invariant 60 "$python" tests/gpu/compare.py invariant
+run_part reference 120 "$python" tests/gpu/reference.py
+run_part plan 60 "$python" tests/gpu/compare.py plan
+run_part sanitizer 120 bash tests/gpu/sanitizer.sh "$check"
+mkdir -p "$out"
+case $only in '' | *,figures,*) table=$logs/figures.md ;; esac
+run_part figures 360 "$python" tests/gpu/figures.py "$out/gpu-check-$gpus.json" "$logs/figures.md"
+[ -n "$table" ] && [ ! -s "$table" ] && table=
+finish
