@@ -140,6 +140,8 @@ struct skinny_plan {
 	CUtensorMap w, x;
 	skinny_problem problem;
 	int tiles, stages, splits;
+	bool early;
+	int x_rows; /* of x in a stage: all of its tiles of eight, or those that exist where there is one tile */
 	int chunks; /* of K, KC each, the last one perhaps past the end */
 	int stage_bytes;
 	int sums_at, resident_at, resident_pitch; /* in dynamic shared memory, bytes */
@@ -169,7 +171,7 @@ template <int R, int KC, int MT> GPU_TEMPLATE void produce_w(const skinny_plan &
 	const skinny_problem &p = plan.problem;
 	const int tile = item / s.count * (int)(gridDim.x / plan.splits) + (int)blockIdx.x / plan.splits, slice = (s.first + item % s.count) * (KC / SLICE);
 	const uint32_t barrier = s.full + 8 * stage, to = s.ring + stage * plan.stage_bytes;
-	barrier_expect(barrier, (R + (p.norm.x ? 0 : MT * 8)) * KC * 2);
+	barrier_expect(barrier, (R + (p.norm.x ? 0 : plan.x_rows)) * KC * 2);
 	if (p.ending == SKINNY_STORE) {
 		copy_box_stream(to, &plan.w, tile * R, slice, barrier, s.policy);
 	} else {
@@ -189,7 +191,7 @@ template <int R, int KC, int MT> GPU_TEMPLATE void produce(const skinny_plan &pl
 {
 	const int ahead = items < plan.stages ? items : plan.stages;
 	for (int i = 0; i < ahead; i++) produce_w<R, KC, MT>(plan, s, i, i);
-	if (items <= plan.stages) gpu_start_next();
+	if (plan.early || items <= plan.stages) gpu_start_next();
 	gpu_wait_previous();
 	for (int i = 0; i < ahead; i++) produce_x<R, KC, MT>(plan, s, i, i);
 	int stage = 0;
@@ -200,7 +202,7 @@ template <int R, int KC, int MT> GPU_TEMPLATE void produce(const skinny_plan &pl
 		produce_x<R, KC, MT>(plan, s, i, stage);
 		if (++stage == plan.stages) stage = 0, parity ^= 1;
 	}
-	if (items > plan.stages) gpu_start_next();
+	if (!plan.early && items > plan.stages) gpu_start_next();
 }
 
 /* ---- consumers */
@@ -236,15 +238,17 @@ template <typename T> GPU_TEMPLATE void normalise(const skinny_plan &plan, T *re
 	consumer_sync();
 }
 
-/* Where a lane reads its row of a matrix: `row` in units of rows, `base` of a slice, `pitch` between slices; chunks of 16 bytes are swizzled by the row, or not. */
+/* Where a lane reads its row of a matrix in shared memory: a slice is `rows` lines of 128 bytes. A chunk of 16 bytes lies where its number, by exclusive or
+ * with the line's number mod 8, says (the copy's swizzle); or, `swizzle` 0, where it is. */
 struct lane_matrix {
-	uint32_t base;
-	int pitch; /* bytes from one slice to the next */
+	uint32_t base; /* of the stage's first slice */
+	int line, lines; /* of the lane's row; in a slice */
 	int chunk, swizzle;
 };
 GPU_DEVICE uint32_t chunk_at(const lane_matrix &m, int chunk)
 {
-	return m.base + (chunk / 8) * m.pitch + (((chunk % 8 + m.chunk) ^ m.swizzle) << 4);
+	const int line = m.line + chunk / 8 * m.lines;
+	return m.base + line * (SLICE * 2) + (((chunk % 8 + m.chunk) ^ (line & m.swizzle)) << 4);
 }
 
 /* One stage: this warp's row groups and its part of the inputs, `steps` of 32 each. */
@@ -364,9 +368,9 @@ GPU_TEMPLATE void consume(const skinny_plan &plan, unsigned char *shared, const 
 	const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32, row_warp = warp / WK, k_warp = warp % WK;
 	const int w_row = row_warp * GROUPS * 16 + lane % 16, token = lane % 8;
 	const bool resident = plan.problem.norm.x != NULL;
-	lane_matrix w = {0, R * SLICE * 2, lane / 16, w_row % 8}, x = {0, MT * 8 * SLICE * 2, lane / 8, token};
-	if (resident) x.pitch = SLICE * 2, x.swizzle = 0;
-	const int resident_row = token < plan.problem.gemm.m ? token : 0; /* columns past the last token are not stored */
+	const int x_row = MT > 1 || token < plan.problem.gemm.m ? token : 0; /* columns past the last token are not stored */
+	lane_matrix w = {0, w_row, R, lane / 16, 7}, x = {0, x_row, MT > 1 ? MT * 8 : plan.x_rows, lane / 8, 7};
+	if (resident) x.line = 0, x.lines = 1, x.swizzle = 0;
 	float *sums = (float *)(shared + plan.sums_at);
 	int stage = 0;
 	uint32_t parity = 0;
@@ -376,9 +380,8 @@ GPU_TEMPLATE void consume(const skinny_plan &plan, unsigned char *shared, const 
 		float acc[GROUPS][MT][4] = {};
 		for (int c = 0; c < s.count; c++) {
 			const uint32_t at = s.ring + stage * plan.stage_bytes;
-			w.base = at + w_row * SLICE * 2;
-			x.base = resident ? shared_address(shared + plan.resident_at) + resident_row * plan.resident_pitch + (s.first + c) * KC * 2
-			                  : at + (R * KC + token * SLICE) * 2;
+			w.base = at;
+			x.base = resident ? shared_address(shared + plan.resident_at) + x_row * plan.resident_pitch + (s.first + c) * KC * 2 : at + R * KC * 2;
 			barrier_wait(s.full + 8 * stage, parity);
 			multiply<T, MT, GROUPS, WK, KC / 32>(acc, w, x, k_warp);
 			__syncwarp();
@@ -496,11 +499,9 @@ bool skinny_can(const struct gpu_context *context, const struct skinny_problem *
 
 struct skinny_shape skinny_default(const struct gpu_context *context, const struct skinny_problem *problem)
 {
-	(void)context;
-	struct skinny_shape shape = {32, 1, 0, 0};
+	struct skinny_shape shape = {0, 1, 2 * context->props.multiprocessors, 0, false};
 	const int m = problem->gemm.m;
-	if (m > 8) shape.rows = 64;
-	if (m > 32) shape.rows = 128;
+	if (m > 1 && m <= 16) shape.rows = 32; /* else others were measured faster */
 	return shape;
 }
 
@@ -519,7 +520,9 @@ static gpu_error skinny_run(const struct gpu_context *context, const skinny_prob
 	plan.splits = shape->splits;
 	plan.chunks = (p.k + KC - 1) / KC;
 	if (plan.chunks < plan.splits) *refused = "K has fewer chunks than the cluster has blocks";
-	plan.stage_bytes = (R + (problem->norm.x ? 0 : MT * 8)) * KC * 2;
+	plan.early = shape->early;
+	plan.x_rows = MT == 1 ? p.m : MT * 8;
+	plan.stage_bytes = ((R + (problem->norm.x ? 0 : plan.x_rows)) * KC * 2 + 1023) / 1024 * 1024; /* the swizzle goes by the address */
 	plan.resident_pitch = plan.chunks * KC * 2 + 16;
 	const int sums = WK * MT * 8 * (R + 4) * 4, resident = problem->norm.x ? p.m * plan.resident_pitch : 0;
 	const int budget = (int)context->props.max_shared - BARRIER_BYTES - sums - resident, beside = (int)context->props.max_shared / 2 - 1024 - BARRIER_BYTES - sums - resident;
@@ -527,11 +530,11 @@ static gpu_error skinny_run(const struct gpu_context *context, const skinny_prob
 	if (plan.stages > MAX_STAGES) plan.stages = MAX_STAGES;
 	if (plan.stages < 2 || plan.stages * plan.stage_bytes > budget) *refused = "the ring does not fit into shared memory";
 	if (*refused) return GPU_OK;
-	gpu_error code = make_maps(&plan, R, KC, MT * 8);
+	gpu_error code = make_maps(&plan, R, KC, plan.x_rows);
 	if (code != GPU_OK) return code;
 	plan.sums_at = BARRIER_BYTES + plan.stages * plan.stage_bytes;
 	plan.resident_at = plan.sums_at + sums;
-	const int most = shape->blocks ? shape->blocks : context->props.multiprocessors / plan.splits;
+	const int most = (shape->blocks ? shape->blocks : context->props.multiprocessors) / plan.splits;
 	const int clusters = plan.tiles < most ? plan.tiles : most;
 
 	cudaLaunchAttribute attributes[2] = {};

@@ -41,8 +41,9 @@ struct skinny_problem {
 struct skinny_shape {
 	int rows;   /* of W in a tile: 16, 32, 64, 128 */
 	int splits; /* blocks of a cluster that share K: 1, 2, 4 */
-	int blocks; /* clusters; 0: as many as fit */
+	int blocks; /* at most; 0: one for each multiprocessor */
 	int stages; /* of the ring; 0: as many as a block may have beside another of its kind */
+	bool early; /* the next kernel is let in at once, not when the last copy has been asked for */
 };
 
 #ifdef __cplusplus
@@ -50,6 +51,7 @@ extern "C" {
 #endif
 #ifdef GPU_CUDA
 bool skinny_can(const struct gpu_context *context, const struct skinny_problem *problem);
+/* rows 0: another family is faster. */
 struct skinny_shape skinny_default(const struct gpu_context *context, const struct skinny_problem *problem);
 /* UNSUPPORTED where the shape cannot compute the problem. */
 enum status skinny_launch(const struct gpu_context *context, const struct skinny_problem *problem, const struct skinny_shape *shape, struct error *err);
@@ -62,7 +64,7 @@ static inline bool skinny_can(const struct gpu_context *context, const struct sk
 static inline struct skinny_shape skinny_default(const struct gpu_context *context, const struct skinny_problem *problem)
 {
 	(void)context, (void)problem;
-	struct skinny_shape none = {0, 0, 0, 0};
+	struct skinny_shape none = {0, 0, 0, 0, false};
 	return none;
 }
 static inline enum status skinny_launch(const struct gpu_context *context, const struct skinny_problem *problem, const struct skinny_shape *shape,
