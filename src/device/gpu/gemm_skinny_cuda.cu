@@ -286,29 +286,51 @@ template <int MT, int R, int WK> GPU_TEMPLATE float get_sum(const float *sums, i
 	return v;
 }
 
-template <typename T> GPU_TEMPLATE void end_store(const gemm_problem &p, int m, int n, float v)
+/* One output, or pair of outputs, of a tile, and what its ending reads from memory: fetched before the sums are there. */
+struct tile_item {
+	int token, r, row; /* r: in the tile; row: of W */
+	bool inside;
+	float bias, bias_pair, before; /* before: y, where it is added to */
+	float cosine, sine;
+	int slot;
+};
+
+template <int R> GPU_TEMPLATE tile_item fetch_item(const skinny_problem &p, int tile, int i)
 {
-	const int64_t at = m * p.y_stride + n;
-	if (p.y_type != DTYPE_F32) ((T *)p.y)[at] = gpu_narrow<T>(v);
-	else ((float *)p.y)[at] = p.accumulate ? ((float *)p.y)[at] + v : v;
+	const int width = p.ending == SKINNY_STORE ? R : R / 2;
+	tile_item item = {i / width, i % width, 0, false, 0, 0, 0, 0, 0, 0};
+	item.row = tile_row<R>(p, tile, item.r);
+	item.inside = item.token < p.gemm.m && item.row < p.gemm.n;
+	if (!item.inside) return item;
+	if (p.gemm.bias) item.bias = p.gemm.bias[item.row], item.bias_pair = p.ending == SKINNY_STORE ? 0 : p.gemm.bias[tile_row<R>(p, tile, item.r + R / 2)];
+	if (p.gemm.accumulate) item.before = ((const float *)p.gemm.y)[item.token * p.gemm.y_stride + item.row];
+	if (p.ending == SKINNY_ROPE) {
+		const float *angles = p.rope.cos_sin + item.token * p.rope.head_dim + item.row % p.rope.head_dim;
+		item.cosine = angles[0], item.sine = angles[p.rope.head_dim / 2], item.slot = p.rope.kv_slot[item.token];
+	}
+	return item;
 }
 
-/* The pair (lo, hi) of dimensions (i, i + head_dim/2) of one head: rotated if it is q or k, stored where it belongs. `row`: that of lo in W. */
-template <typename T> GPU_TEMPLATE void end_rope(const skinny_problem &p, int m, int row, float lo, float hi)
+template <typename T> GPU_TEMPLATE void end_store(const gemm_problem &p, const tile_item &item, float v)
+{
+	const int64_t at = item.token * p.y_stride + item.row;
+	if (p.y_type != DTYPE_F32) ((T *)p.y)[at] = gpu_narrow<T>(v);
+	else ((float *)p.y)[at] = p.accumulate ? item.before + v : v;
+}
+
+/* The pair (lo, hi) of dimensions (i, i + head_dim/2) of one head: rotated if it is q or k, stored where it belongs. */
+template <typename T> GPU_TEMPLATE void end_rope(const skinny_problem &p, const tile_item &item, float lo, float hi)
 {
 	const skinny_rope &r = p.rope;
-	const int half = r.head_dim / 2, head = row / r.head_dim, i = row % r.head_dim, kv = head - r.q_heads;
-	T *out = (T *)p.gemm.y + m * p.gemm.y_stride + row;
+	const int half = r.head_dim / 2, head = item.row / r.head_dim, i = item.row % r.head_dim, kv = head - r.q_heads;
+	T *out = (T *)p.gemm.y + item.token * p.gemm.y_stride + item.row;
 	if (kv >= 0) {
-		const int slot = r.kv_slot[m], is_v = kv >= r.kv_heads;
-		const int64_t at = ((int64_t)(slot / r.block_tokens) * 2 + is_v) * r.kv_heads + (is_v ? kv - r.kv_heads : kv);
-		out = (T *)r.cache + (at * r.block_tokens + slot % r.block_tokens) * r.head_dim + i;
+		const int is_v = kv >= r.kv_heads;
+		const int64_t at = ((int64_t)(item.slot / r.block_tokens) * 2 + is_v) * r.kv_heads + (is_v ? kv - r.kv_heads : kv);
+		out = (T *)r.cache + (at * r.block_tokens + item.slot % r.block_tokens) * r.head_dim + i;
 	}
 	float a = lo, b = hi;
-	if (kv < r.kv_heads) {
-		const float c = r.cos_sin[m * r.head_dim + i], s = r.cos_sin[m * r.head_dim + half + i];
-		a = gpu_fma(lo, c, -(hi * s)), b = gpu_fma(hi, c, lo * s);
-	}
+	if (kv < r.kv_heads) a = gpu_fma(lo, item.cosine, -(hi * item.sine)), b = gpu_fma(hi, item.cosine, lo * item.sine);
 	out[0] = gpu_narrow<T>(a);
 	out[half] = gpu_narrow<T>(b);
 }
@@ -340,24 +362,22 @@ template <int MT, int R, int WK> GPU_TEMPLATE void meet(const skinny_plan &plan,
 	barrier_wait_cluster(cluster->ready, cluster->parity);
 }
 
-template <typename T, int MT, int R, int WK> GPU_TEMPLATE void finish_tile(const skinny_plan &plan, const float *sums, int tile, int rank)
+/* `item`: this thread's first one, fetched while the sums were made. */
+template <typename T, int MT, int R, int WK> GPU_TEMPLATE void finish_tile(const skinny_plan &plan, const float *sums, int tile, int rank, tile_item item)
 {
 	const skinny_problem &p = plan.problem;
-	const float *bias = p.gemm.bias;
-	const int width = p.ending == SKINNY_STORE ? R : R / 2, items = width * p.gemm.m;
+	const int items = (p.ending == SKINNY_STORE ? R : R / 2) * p.gemm.m;
 	for (int i = (int)threadIdx.x + rank * CONSUMERS * 32; i < items; i += plan.splits * CONSUMERS * 32) {
-		const int token = i / width, r = i % width, row = tile_row<R>(p, tile, r);
-		if (row >= p.gemm.n) continue;
-		float a = total<MT, R, WK>(plan, sums, token, r);
-		if (bias) a += bias[row];
+		if (i >= (rank + 1) * CONSUMERS * 32) item = fetch_item<R>(p, tile, i);
+		if (!item.inside) continue;
+		const float a = total<MT, R, WK>(plan, sums, item.token, item.r) + item.bias;
 		if (p.ending == SKINNY_STORE) {
-			end_store<T>(p.gemm, token, row, a);
+			end_store<T>(p.gemm, item, a);
 			continue;
 		}
-		float b = total<MT, R, WK>(plan, sums, token, r + R / 2);
-		if (bias) b += bias[tile_row<R>(p, tile, r + R / 2)];
-		if (p.ending == SKINNY_SWIGLU) end_store<T>(p.gemm, token, row, a / (1.0f + expf(-a)) * b);
-		else end_rope<T>(p, token, row, a, b);
+		const float b = total<MT, R, WK>(plan, sums, item.token, item.r + R / 2) + item.bias_pair;
+		if (p.ending == SKINNY_SWIGLU) end_store<T>(p.gemm, item, a / (1.0f + expf(-a)) * b);
+		else end_rope<T>(p, item, a, b);
 	}
 }
 
@@ -377,6 +397,7 @@ GPU_TEMPLATE void consume(const skinny_plan &plan, unsigned char *shared, const 
 	gpu_wait_previous();
 	if (resident) normalise<T>(plan, (T *)(shared + plan.resident_at), sums);
 	for (int tile = (int)blockIdx.x / plan.splits; tile < plan.tiles; tile += (int)gridDim.x / plan.splits) {
+		const tile_item item = fetch_item<R>(plan.problem, tile, (int)threadIdx.x + cluster.rank * CONSUMERS * 32);
 		float acc[GROUPS][MT][4] = {};
 		for (int c = 0; c < s.count; c++) {
 			const uint32_t at = s.ring + stage * plan.stage_bytes;
@@ -391,7 +412,7 @@ GPU_TEMPLATE void consume(const skinny_plan &plan, unsigned char *shared, const 
 		put_sums<MT, GROUPS, R>(sums, acc, row_warp, k_warp);
 		consumer_sync();
 		if (plan.splits > 1) meet<MT, R, WK>(plan, sums, &cluster);
-		finish_tile<T, MT, R, WK>(plan, sums, tile, cluster.rank);
+		finish_tile<T, MT, R, WK>(plan, sums, tile, cluster.rank, item);
 		consumer_sync(); /* sums may be overwritten */
 		if (plan.splits > 1) {
 			if (threadIdx.x < (unsigned)plan.splits) barrier_arrive_cluster(cluster.read, threadIdx.x);
@@ -403,7 +424,7 @@ GPU_TEMPLATE void consume(const skinny_plan &plan, unsigned char *shared, const 
 
 /* Cluster c: tiles c, c + clusters, ... of R rows of W; its block of rank s: the s-th part of K. Threads: 8 consumer warps, WR x WK, and the producer.
  * W and x: 16-bit, rows aligned to 16 bytes; m <= 8 MT; K a multiple of 64; past its end the copies bring zeros. Dynamic shared memory as in skinny_plan. Bound: reading W. */
-template <typename T, int MT, int R, int WR, int KC> __global__ void __launch_bounds__(THREADS, 1) skinny_kernel(const __grid_constant__ skinny_plan plan)
+template <typename T, int MT, int R, int WR, int KC> __global__ void __launch_bounds__(THREADS, MT <= 2 ? 2 : 1) skinny_kernel(const __grid_constant__ skinny_plan plan)
 {
 	extern __shared__ __align__(1024) unsigned char skinny_shared[];
 	const int rank = (int)blockIdx.x % plan.splits, tile0 = (int)blockIdx.x / plan.splits, clusters = (int)gridDim.x / plan.splits;
