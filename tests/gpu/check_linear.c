@@ -170,7 +170,7 @@ static void skinny_case(struct gpu_check *c, enum dtype dtype, struct skinny_sha
 	         shape.early ? " early" : "", s.rows, s.n, s.k);
 	struct operands o;
 	make_operands(c, &s, &o);
-	struct skinny_problem p = {.gemm = problem_of(&s, &o, dtype)};
+	struct fused_problem p = {.gemm = problem_of(&s, &o, dtype)};
 	const size_t bytes = (size_t)s.rows * (size_t)s.n * dtype_bytes(s.y);
 	void *first = gpu_host(c, bytes);
 	enum status st = skinny_can(gpu_context(c->stream), &p) ? skinny_launch(gpu_context(c->stream), &p, &shape, &c->err) : STATUS_UNSUPPORTED;

@@ -11,6 +11,7 @@
 #include <cuda.h>
 
 #include "device/gpu/gpu.h"
+#include "device/gpu/linear_device.h"
 #include "device/gpu/skinny.h"
 
 #define CONSUMERS 8                    /* warps */
@@ -138,7 +139,7 @@ template <> GPU_TEMPLATE void mma<f16>(float c[4], uint4 a, uint32_t b0, uint32_
 
 struct skinny_plan {
 	CUtensorMap w, x;
-	skinny_problem problem;
+	fused_problem problem;
 	int tiles, stages, splits;
 	bool early;
 	int x_rows; /* of x in a stage: all of its tiles of eight, or those that exist where there is one tile */
@@ -148,11 +149,11 @@ struct skinny_plan {
 };
 
 /* Row r < R of tile t as a row of W. SWIGLU: half gate, half up. ROPE: half the lower, half the upper half of a head's dimensions. */
-template <int R> GPU_TEMPLATE int tile_row(const skinny_problem &p, int tile, int r)
+template <int R> GPU_TEMPLATE int tile_row(const fused_problem &p, int tile, int r)
 {
 	const int half = R / 2, upper = r >= half;
-	if (p.ending == SKINNY_STORE) return tile * R + r;
-	if (p.ending == SKINNY_SWIGLU) return tile * half + (upper ? p.gemm.n / 2 - half : 0) + r;
+	if (p.ending == LINEAR_STORE) return tile * R + r;
+	if (p.ending == LINEAR_SWIGLU) return tile * half + (upper ? p.gemm.n / 2 - half : 0) + r;
 	const int per_head = p.rope.head_dim / R, head = tile / per_head;
 	return head * p.rope.head_dim + tile % per_head * half + (upper ? p.rope.head_dim / 2 - half : 0) + r;
 }
@@ -168,14 +169,14 @@ struct producer_state {
 /* Stage: W [KC/64][R][64], then x [KC/64][8 MT][64]. A tile of pairs (SWIGLU, ROPE) is two boxes of R/2 rows. */
 template <int R, int KC, int MT> GPU_TEMPLATE void produce_w(const skinny_plan &plan, const producer_state &s, int item, int stage)
 {
-	const skinny_problem &p = plan.problem;
+	const fused_problem &p = plan.problem;
 	const int tile = item / s.count * (int)(gridDim.x / plan.splits) + (int)blockIdx.x / plan.splits, slice = (s.first + item % s.count) * (KC / SLICE);
 	const uint32_t barrier = s.full + 8 * stage, to = s.ring + stage * plan.stage_bytes;
 	barrier_expect(barrier, (R + (p.norm.x ? 0 : plan.x_rows)) * KC * 2);
-	if (p.ending == SKINNY_STORE) {
+	if (p.ending == LINEAR_STORE) {
 		copy_box_stream(to, &plan.w, tile * R, slice, barrier, s.policy);
 	} else {
-		const int per_group = p.ending == SKINNY_ROPE ? p.rope.head_dim / R : plan.tiles;
+		const int per_group = p.ending == LINEAR_ROPE ? p.rope.head_dim / R : plan.tiles;
 		copy_pair_stream(to, &plan.w, tile % per_group * (R / 2), tile / per_group, slice, barrier, s.policy);
 	}
 }
@@ -210,7 +211,7 @@ template <int R, int KC, int MT> GPU_TEMPLATE void produce(const skinny_plan &pl
 /* rms_norm of each row to resident[m][k]: thread t has elements 4 t + 1024 i. `scratch`: float [8]. */
 template <typename T> GPU_TEMPLATE void normalise(const skinny_plan &plan, T *resident, float *scratch)
 {
-	const skinny_norm &norm = plan.problem.norm;
+	const linear_norm &norm = plan.problem.norm;
 	const int k = plan.problem.gemm.k;
 	for (int m = 0; m < plan.problem.gemm.m; m++) {
 		const float *x = norm.x + m * norm.stride;
@@ -286,53 +287,16 @@ template <int MT, int R, int WK> GPU_TEMPLATE float get_sum(const float *sums, i
 	return v;
 }
 
-/* One output, or pair of outputs, of a tile, and what its ending reads from memory: fetched before the sums are there. */
-struct tile_item {
-	int token, r, row; /* r: in the tile; row: of W */
-	bool inside;
-	float bias, bias_pair, before; /* before: y, where it is added to */
-	float cosine, sine;
-	int slot;
+/* Item i of a tile: token after token. */
+struct ending_item_at {
+	ending_item item;
+	int r; /* row of the tile */
 };
-
-template <int R> GPU_TEMPLATE tile_item fetch_item(const skinny_problem &p, int tile, int i)
+template <int R> GPU_TEMPLATE ending_item_at fetch_tile_item(const fused_problem &p, int tile, int i)
 {
-	const int width = p.ending == SKINNY_STORE ? R : R / 2;
-	tile_item item = {i / width, i % width, 0, false, 0, 0, 0, 0, 0, 0};
-	item.row = tile_row<R>(p, tile, item.r);
-	item.inside = item.token < p.gemm.m && item.row < p.gemm.n;
-	if (!item.inside) return item;
-	if (p.gemm.bias) item.bias = p.gemm.bias[item.row], item.bias_pair = p.ending == SKINNY_STORE ? 0 : p.gemm.bias[tile_row<R>(p, tile, item.r + R / 2)];
-	if (p.gemm.accumulate) item.before = ((const float *)p.gemm.y)[item.token * p.gemm.y_stride + item.row];
-	if (p.ending == SKINNY_ROPE) {
-		const float *angles = p.rope.cos_sin + item.token * p.rope.head_dim + item.row % p.rope.head_dim;
-		item.cosine = angles[0], item.sine = angles[p.rope.head_dim / 2], item.slot = p.rope.kv_slot[item.token];
-	}
-	return item;
-}
-
-template <typename T> GPU_TEMPLATE void end_store(const gemm_problem &p, const tile_item &item, float v)
-{
-	const int64_t at = item.token * p.y_stride + item.row;
-	if (p.y_type != DTYPE_F32) ((T *)p.y)[at] = gpu_narrow<T>(v);
-	else ((float *)p.y)[at] = p.accumulate ? item.before + v : v;
-}
-
-/* The pair (lo, hi) of dimensions (i, i + head_dim/2) of one head: rotated if it is q or k, stored where it belongs. */
-template <typename T> GPU_TEMPLATE void end_rope(const skinny_problem &p, const tile_item &item, float lo, float hi)
-{
-	const skinny_rope &r = p.rope;
-	const int half = r.head_dim / 2, head = item.row / r.head_dim, i = item.row % r.head_dim, kv = head - r.q_heads;
-	T *out = (T *)p.gemm.y + item.token * p.gemm.y_stride + item.row;
-	if (kv >= 0) {
-		const int is_v = kv >= r.kv_heads;
-		const int64_t at = ((int64_t)(item.slot / r.block_tokens) * 2 + is_v) * r.kv_heads + (is_v ? kv - r.kv_heads : kv);
-		out = (T *)r.cache + (at * r.block_tokens + item.slot % r.block_tokens) * r.head_dim + i;
-	}
-	float a = lo, b = hi;
-	if (kv < r.kv_heads) a = gpu_fma(lo, item.cosine, -(hi * item.sine)), b = gpu_fma(hi, item.cosine, lo * item.sine);
-	out[0] = gpu_narrow<T>(a);
-	out[half] = gpu_narrow<T>(b);
+	const int width = p.ending == LINEAR_STORE ? R : R / 2, r = i % width;
+	ending_item_at at = {fetch_ending(p, i / width, tile_row<R>(p, tile, r), tile_row<R>(p, tile, r + (p.ending == LINEAR_STORE ? 0 : R / 2))), r};
+	return at;
 }
 
 struct cluster_state {
@@ -362,22 +326,17 @@ template <int MT, int R, int WK> GPU_TEMPLATE void meet(const skinny_plan &plan,
 	barrier_wait_cluster(cluster->ready, cluster->parity);
 }
 
-/* `item`: this thread's first one, fetched while the sums were made. */
-template <typename T, int MT, int R, int WK> GPU_TEMPLATE void finish_tile(const skinny_plan &plan, const float *sums, int tile, int rank, tile_item item)
+/* `at`: this thread's first item, fetched while the sums were made. */
+template <typename T, int MT, int R, int WK> GPU_TEMPLATE void finish_tile(const skinny_plan &plan, const float *sums, int tile, int rank, ending_item_at at)
 {
-	const skinny_problem &p = plan.problem;
-	const int items = (p.ending == SKINNY_STORE ? R : R / 2) * p.gemm.m;
+	const fused_problem &p = plan.problem;
+	const int items = (p.ending == LINEAR_STORE ? R : R / 2) * p.gemm.m;
 	for (int i = (int)threadIdx.x + rank * CONSUMERS * 32; i < items; i += plan.splits * CONSUMERS * 32) {
-		if (i >= (rank + 1) * CONSUMERS * 32) item = fetch_item<R>(p, tile, i);
-		if (!item.inside) continue;
-		const float a = total<MT, R, WK>(plan, sums, item.token, item.r) + item.bias;
-		if (p.ending == SKINNY_STORE) {
-			end_store<T>(p.gemm, item, a);
-			continue;
-		}
-		const float b = total<MT, R, WK>(plan, sums, item.token, item.r + R / 2) + item.bias_pair;
-		if (p.ending == SKINNY_SWIGLU) end_store<T>(p.gemm, item, a / (1.0f + expf(-a)) * b);
-		else end_rope<T>(p, item, a, b);
+		if (i >= (rank + 1) * CONSUMERS * 32) at = fetch_tile_item<R>(p, tile, i);
+		if (!at.item.inside) continue;
+		const float a = total<MT, R, WK>(plan, sums, at.item.token, at.r);
+		const float b = p.ending == LINEAR_STORE ? 0 : total<MT, R, WK>(plan, sums, at.item.token, at.r + R / 2);
+		finish_ending<T>(p, at.item, a, b);
 	}
 }
 
@@ -397,7 +356,7 @@ GPU_TEMPLATE void consume(const skinny_plan &plan, unsigned char *shared, const 
 	gpu_wait_previous();
 	if (resident) normalise<T>(plan, (T *)(shared + plan.resident_at), sums);
 	for (int tile = (int)blockIdx.x / plan.splits; tile < plan.tiles; tile += (int)gridDim.x / plan.splits) {
-		const tile_item item = fetch_item<R>(plan.problem, tile, (int)threadIdx.x + cluster.rank * CONSUMERS * 32);
+		const ending_item_at item = fetch_tile_item<R>(plan.problem, tile, (int)threadIdx.x + cluster.rank * CONSUMERS * 32);
 		float acc[GROUPS][MT][4] = {};
 		for (int c = 0; c < s.count; c++) {
 			const uint32_t at = s.ring + stage * plan.stage_bytes;
@@ -491,11 +450,11 @@ static gpu_error make_map(CUtensorMap *map, const skinny_view *view, int box_row
 
 static gpu_error make_maps(struct skinny_plan *plan, int tile_rows, int chunk, int tokens)
 {
-	const skinny_problem *problem = &plan->problem;
+	const fused_problem *problem = &plan->problem;
 	const gemm_problem *p = &problem->gemm;
-	const int slices = p->k / SLICE, half = problem->ending == SKINNY_ROPE ? problem->rope.head_dim / 2 : p->n / 2;
+	const int slices = p->k / SLICE, half = problem->ending == LINEAR_ROPE ? problem->rope.head_dim / 2 : p->n / 2;
 	skinny_view w = {p->type, p->w, p->w_stride, slices, p->n, 0}, x = {p->type, p->x, p->x_stride, slices, p->m, 0};
-	if (problem->ending != SKINNY_STORE) w.rows = half, w.groups = p->n / half / 2;
+	if (problem->ending != LINEAR_STORE) w.rows = half, w.groups = p->n / half / 2;
 	gpu_error code = make_map(&plan->w, &w, w.groups ? tile_rows / 2 : tile_rows, chunk / SLICE);
 	if (code != GPU_OK || problem->norm.x) return code;
 	return make_map(&plan->x, &x, tokens, chunk / SLICE);
@@ -506,19 +465,19 @@ static int skinny_rows_of(int m)
 	return m <= 8 ? 8 : m <= 16 ? 16 : m <= 32 ? 32 : 64;
 }
 
-bool skinny_can(const struct gpu_context *context, const struct skinny_problem *problem)
+bool skinny_can(const struct gpu_context *context, const struct fused_problem *problem)
 {
 	const struct gemm_problem *p = &problem->gemm;
 	const bool x_fits = problem->norm.x ? p->m <= RESIDENT_MAX_ROWS && p->k <= 8192 && p->k % 4 == 0 && (uintptr_t)problem->norm.x % 16 == 0 && problem->norm.stride % 4 == 0 &&
 	                                              (uintptr_t)problem->norm.weight % 16 == 0
 	                                    : (uintptr_t)p->x % 16 == 0 && p->x_stride % 8 == 0;
 	if (p->type == DTYPE_F32 || p->m < 1 || p->m > SKINNY_MAX_ROWS || p->k % SLICE || p->k < SLICE || (uintptr_t)p->w % 16 || p->w_stride % 8 || !x_fits) return false;
-	if (problem->ending == SKINNY_SWIGLU && p->n % 32) return false;
-	if (problem->ending == SKINNY_ROPE && problem->rope.head_dim % 32) return false;
+	if (problem->ending == LINEAR_SWIGLU && p->n % 32) return false;
+	if (problem->ending == LINEAR_ROPE && problem->rope.head_dim % 32) return false;
 	return strcmp(context->props.arch, "sm_90") == 0;
 }
 
-struct skinny_shape skinny_default(const struct gpu_context *context, const struct skinny_problem *problem)
+struct skinny_shape skinny_default(const struct gpu_context *context, const struct fused_problem *problem)
 {
 	struct skinny_shape shape = {0, 1, 2 * context->props.multiprocessors, 0, false};
 	const int m = problem->gemm.m;
@@ -527,14 +486,14 @@ struct skinny_shape skinny_default(const struct gpu_context *context, const stru
 }
 
 template <typename T, int MT, int R, int WR, int KC>
-static gpu_error skinny_run(const struct gpu_context *context, const skinny_problem *problem, const skinny_shape *shape, const char **refused)
+static gpu_error skinny_run(const struct gpu_context *context, const fused_problem *problem, const skinny_shape *shape, const char **refused)
 {
 	constexpr int WK = CONSUMERS / WR;
 	const gemm_problem &p = problem->gemm;
-	const int halves = problem->ending == SKINNY_STORE ? 1 : 2;
+	const int halves = problem->ending == LINEAR_STORE ? 1 : 2;
 	*refused = NULL;
-	if (problem->ending == SKINNY_SWIGLU && p.n / 2 % (R / 2)) *refused = "half the rows of W are not whole half tiles";
-	if (problem->ending == SKINNY_ROPE && problem->rope.head_dim % R) *refused = "a head is not whole tiles";
+	if (problem->ending == LINEAR_SWIGLU && p.n / 2 % (R / 2)) *refused = "half the rows of W are not whole half tiles";
+	if (problem->ending == LINEAR_ROPE && problem->rope.head_dim % R) *refused = "a head is not whole tiles";
 	skinny_plan plan;
 	plan.problem = *problem;
 	plan.tiles = halves == 1 ? (p.n + R - 1) / R : p.n / R;
@@ -575,7 +534,7 @@ static gpu_error skinny_run(const struct gpu_context *context, const skinny_prob
 	return code != GPU_OK ? code : cudaLaunchKernelEx(&config, skinny_kernel<T, MT, R, WR, KC>, plan);
 }
 
-template <typename T> static gpu_error skinny_typed(const struct gpu_context *context, const skinny_problem *problem, const skinny_shape *shape, const char **refused)
+template <typename T> static gpu_error skinny_typed(const struct gpu_context *context, const fused_problem *problem, const skinny_shape *shape, const char **refused)
 {
 	const int m = skinny_rows_of(problem->gemm.m), rows = shape->rows;
 	if (m == 8 && rows == 16) return skinny_run<T, 1, 16, 1, 512>(context, problem, shape, refused);
@@ -593,7 +552,7 @@ template <typename T> static gpu_error skinny_typed(const struct gpu_context *co
 	return GPU_OK;
 }
 
-enum status skinny_launch(const struct gpu_context *context, const struct skinny_problem *problem, const struct skinny_shape *shape, struct error *err)
+enum status skinny_launch(const struct gpu_context *context, const struct fused_problem *problem, const struct skinny_shape *shape, struct error *err)
 {
 	const struct gemm_problem *p = &problem->gemm;
 	if (!skinny_can(context, problem))
