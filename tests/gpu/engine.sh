@@ -80,6 +80,14 @@ for p in $degrees; do
 	equal "batch, tp $p: best on the devices" tokens "$(names "$(batch "$device" "$p" 5 graphs 0 argmax)")" "$(names "$five")"
 done
 
+# After a failure: the same on the rebuilt group, whose steps were recorded anew.
+case " $degrees " in *" 2 "*)
+	four=$(batch "$device" 2 4 graphs)
+	for fault in at=kernel,seq=2,kind=error at=reserve,seq=3,kind=exit; do
+		equal "rebuilt after $fault" bits "$(batch "$device" 2 4 graphs 0 scored "rank=1,$fault" | grep -v '^engine_batch: ')" "$four"
+	done ;;
+esac
+
 # Quantised weights are refused by name.
 if [ -n "${GGUF:-}" ]; then refuses "quantised weights" 3 "not quantised" run "$GGUF" --device "$device" --tokens 1; fi
 
