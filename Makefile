@@ -100,7 +100,7 @@ SIM := $(BUILD)/tests/sim/sim
 SOAK := $(BUILD)/tests/soak/soak
 TESTS := $(UNIT) $(FUZZ) $(E2E) $(CHECK) $(CHECK_GPU) $(SIM) $(SOAK)
 
-.PHONY: all demo test quick check e2e bench asan tsan fuzz soak model-check install uninstall clean help deps programs
+.PHONY: all demo test quick check emu e2e bench asan tsan fuzz soak model-check install uninstall clean help deps programs gpu-programs
 .SECONDARY:
 
 all: $(BUILD)/tandem ## build/tandem (the default)
@@ -171,6 +171,7 @@ $(SIM): $(patsubst tests/%.c,$(BUILD)/tests/obj/%.o,$(wildcard tests/sim/*.c)) $
 	$(CC) $(LDFLAGS) -o $@ $^ $(LIBS)
 
 programs: $(BUILD)/tandem $(TESTS)
+gpu-programs: $(BUILD)/tandem $(CHECK_GPU) $(E2E)
 
 demo: ## set up, build, and let the embedded model tell a story on two ranks
 	@sh tools/deps.sh build
@@ -183,7 +184,10 @@ test: ## set up, build with -Werror, and run every suite (about 20 minutes on tw
 	@$(MAKE) --no-print-directory -s -j$(JOBS) WERROR=1 programs
 	@$(MAKE) --no-print-directory -s -j$(JOBS) WERROR=1 SAN=asan programs
 	@$(MAKE) --no-print-directory -s -j$(JOBS) WERROR=1 SAN=tsan programs
-	@bash tests/run.sh layers unit sim check mutation e2e fuzz model-check asan tsan python
+	@$(MAKE) --no-print-directory -s -j$(JOBS) WERROR=1 BACKENDS="cpu emu" WARP=32 gpu-programs
+	@$(MAKE) --no-print-directory -s -j$(JOBS) WERROR=1 BACKENDS="cpu emu" WARP=64 gpu-programs
+	@$(MAKE) --no-print-directory -s -j$(JOBS) WERROR=1 BACKENDS="cpu emu" WARP=64 SAN=asan gpu-programs
+	@bash tests/run.sh layers unit sim check mutation e2e fuzz model-check asan tsan emu32 emu64 emu-asan gpu-compile python
 
 quick: ## the suites that a change is tried against while writing it (about a minute)
 	@sh tools/deps.sh test
@@ -192,6 +196,11 @@ quick: ## the suites that a change is tried against while writing it (about a mi
 
 check: $(CHECK) ## every op of every instruction set against the C reference and a double-precision oracle
 	@bash tests/run.sh check
+
+emu: ## the GPU's kernels on the emulated device, waves of WARP lanes (32)
+	@sh tools/deps.sh test
+	@$(MAKE) --no-print-directory -s -j$(JOBS) BACKENDS="cpu emu" WARP=$(WARP) gpu-programs
+	@bash tests/run.sh emu$(WARP)
 
 bench: $(BUILD)/tandem $(CHECK) ## rates of the ops and of a decode step against this machine's peaks (nothing else may run)
 	$(CHECK) --bench

@@ -273,10 +273,11 @@ attention_wide_kernel(const attention_params p, const __grid_constant__ CUtensor
 	job.begin = job.first / KEYS * KEYS;
 	job.turns = (job.end - job.begin + KEYS - 1) / KEYS;
 	if (threadIdx.x < 128) {
-		asm volatile("setmaxnreg.dec.sync.aligned.u32 32;");
+		/* 40 + 2 * 232 = 3 * 168, what the launch has; more would wait for ever */
+		asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
 		produce<DIM>(p, &q_map, &kv_map, job, box);
 	} else {
-		asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
+		asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
 		consume<T, DIM>(p, job);
 	}
 }
