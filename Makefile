@@ -150,8 +150,7 @@ $(CHECK): $(patsubst tests/%.c,$(BUILD)/tests/obj/%.o,$(wildcard tests/check/*.c
 	@mkdir -p $(@D)
 	$(CC) $(LDFLAGS) -o $@ $^ $(LIBS)
 
-# With the objects, not the library: what is missing is then NULL for the harness to name.
-$(BUILD)/tests/gpu/check_gpu: $(patsubst tests/%.c,$(BUILD)/tests/obj/%.o,$(wildcard tests/gpu/*.c tests/common/*.c)) $(OBJ)
+$(BUILD)/tests/gpu/check_gpu: $(patsubst tests/%.c,$(BUILD)/tests/obj/%.o,$(wildcard tests/gpu/*.c tests/common/*.c)) $(LIB)
 	@mkdir -p $(@D)
 	$(CC) $(LDFLAGS) -o $@ $^ $(LIBS)
 

@@ -271,7 +271,7 @@ void bench_linear(struct check *c)
 	bench_shape(c, DTYPE_F16, 1, 5632, 2048, 0);
 	bench_shape(c, DTYPE_F16, 512, 5632, 2048, 0);
 	for (enum dtype dtype = DTYPE_PLAIN_COUNT; dtype < DTYPE_COUNT; dtype++) {
-		static const int few[] = {1, 4, 8, 512};
+		static const int few[] = {1, 4, 8, 12, 16, 32, 512};
 		for (size_t i = 0; i < sizeof few / sizeof *few; i++) bench_shape(c, dtype, few[i], 5632, 2048, 0);
 	}
 	bench_shape(c, DTYPE_F32, 1, 5632, 2048, 0);

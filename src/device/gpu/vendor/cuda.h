@@ -22,6 +22,8 @@ typedef cudaGraphExec_t gpu_graph_exec;
 #define gpu_device_count cudaGetDeviceCount
 #define gpu_set_device cudaSetDevice
 #define gpu_malloc(out, bytes) cudaMalloc((void **)(out), bytes)
+/* Memory in which kernels that run at the same time on several devices see each other's writes. */
+#define gpu_malloc_shared gpu_malloc
 #define gpu_free cudaFree
 #define gpu_mem_info cudaMemGetInfo
 /* Pinned host memory that kernels of every device can read and write; its device address is its host address. */
