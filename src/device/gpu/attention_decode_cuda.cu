@@ -16,7 +16,7 @@
  *
  * DIM is head_dim rounded up to 64, 128 or 256; pieces behind the head's end are zeros. Weights P are rounded to T. Shared memory: (WAVES + 1) * heads *
  * (DIM + 4) floats and some. A wave has 8 KB (DIM 128) in flight; 12 waves on a multiprocessor give the read rate of memory, the bound aimed for:
- * in two blocks to four, as the number of sequences and heads wants it. Short contexts are bound by latencies.
+ * in one block to four, as the number of sequences and heads wants it. Short contexts are bound by latencies.
  */
 #include "device/gpu/attention_device.h"
 #include "device/gpu/tensor_cuda.h"
@@ -76,14 +76,16 @@ template <int DIM> GPU_TEMPLATE void cut_group(float *score, value_regs<DIM> &v,
 /* score[4] = S^T of 16 keys and 8 heads in the layout of C. */
 template <typename T, int DIM> GPU_TEMPLATE void score_keys(float *score, const key_regs<DIM> &k, const gpu_vec16 *query)
 {
-	GPU_UNROLL for (int i = 0; i < 4; i++) score[i] = 0;
+	float other[4]; /* two chains: half of the latency */
+	GPU_UNROLL for (int i = 0; i < 4; i++) score[i] = other[i] = 0;
 	GPU_UNROLL for (int j = 0; j < DIM / 32; j++) {
 		const gpu_vec16 q = query[j];
 		GPU_UNROLL for (int half = 0; half < 4; half += 2) {
 			const uint32_t a[4] = {k.low[j].x[half], k.high[j].x[half], k.low[j].x[half + 1], k.high[j].x[half + 1]};
-			tensor_mma<T>(score, a, q.x[half], q.x[half + 1]);
+			tensor_mma<T>(half ? other : score, a, q.x[half], q.x[half + 1]);
 		}
 	}
+	GPU_UNROLL for (int i = 0; i < 4; i++) score[i] += other[i];
 }
 
 /* acc[DIM / 64][4][4] += V^T P^T. */
@@ -371,10 +373,11 @@ __global__ void __launch_bounds__(WAVES * 32, DIM > 128 ? 1 : SM_WAVES / WAVES) 
 		job.position = p.position[job.row];
 		cut_row(p, job, split);
 	}
-	if (!single || job.index >= job.clusters) {
+	if (!single) {
 		gpu_wait_previous(); /* who waits for this kernel counts on it having waited */
 		return;
 	}
+	if (job.index >= job.clusters) return; /* the row's first cluster waits */
 	if (split < job.range.active) {
 		wave_state<DIM> s = {};
 		s.max[0] = s.max[1] = ATTENTION_NONE;
@@ -403,26 +406,24 @@ struct decode_cut {
 	int waves, cluster, clusters;
 };
 
-/* SM_WAVES waves on each multiprocessor as evenly as blocks of 3, 4 or 6 of them allow; several blocks for a row only where rows are few. In invariant
- * mode always the same. */
+/* From about a row and head for each multiprocessor on, SM_WAVES waves as evenly as blocks of 3, 4, 6 or 12 of them allow. With fewer, clusters of small
+ * blocks, two on each multiprocessor: clusters do not fill a device to the brim, and one that has to wait doubles the time. In invariant mode
+ * always the same. */
 static decode_cut cut_decode(int units, int multiprocessors, bool invariant)
 {
 	if (invariant) return {4, ATTENTION_CHUNKS, 1};
-	const int few = multiprocessors * (SM_WAVES / 6);
-	if (units * 2 <= few) {
-		decode_cut cut = {6, 8, 1};
-		while (cut.cluster * units > few) cut.cluster /= 2;
-		cut.clusters = few / (units * cut.cluster);
-		if (cut.clusters > MAX_CLUSTERS) cut.clusters = MAX_CLUSTERS;
-		return cut;
+	if (units * 4 <= multiprocessors) {
+		int clusters = 2 * multiprocessors / (units * 8);
+		return {4, 8, clusters < 1 ? 1 : clusters > MAX_CLUSTERS ? MAX_CLUSTERS : clusters};
 	}
-	static const int sizes[] = {6, 4, 3};
+	if (units * 2 <= multiprocessors) return {12, 2, 1};
+	static const int sizes[] = {12, 6, 4, 3};
 	decode_cut best = {4, 1, 1};
 	double most = 0;
 	for (int waves : sizes) {
 		const int room = multiprocessors * (SM_WAVES / waves), turns = (units + room - 1) / room;
 		const double used = (double)units / ((double)turns * room);
-		if (used > most) most = used, best.waves = waves;
+		if (used > most && (waves < 12 || turns == 1)) most = used, best.waves = waves;
 	}
 	return best;
 }
@@ -445,7 +446,8 @@ template <typename T, int DIM, bool EXACT> static gpu_error launch_instance(cons
 	decode_cut cut = cut_decode(units, ctx->props.multiprocessors, p->invariant);
 	const size_t bytes = (size_t)units * (size_t)cut.clusters * (HEADS * DIM / 4) * 2 * sizeof(float4);
 	if (bytes > ctx->workspace_bytes || (int64_t)units * cut.cluster > GPU_COUNTERS) cut.clusters = 1;
-	if (DIM <= 128 && cut.waves == 6) return launch_waves<T, DIM, EXACT, DIM <= 128 ? 6 : 4>(ctx, p, slices, cut);
+	if (DIM <= 128 && cut.waves == 12) return launch_waves<T, DIM, EXACT, DIM <= 128 ? 12 : 4>(ctx, p, slices, cut);
+	if (DIM <= 128 && EXACT && cut.waves == 6) return launch_waves<T, DIM, EXACT, DIM <= 128 && EXACT ? 6 : 4>(ctx, p, slices, cut);
 	if (DIM <= 128 && EXACT && cut.waves == 3) return launch_waves<T, DIM, EXACT, DIM <= 128 && EXACT ? 3 : 4>(ctx, p, slices, cut);
 	return launch_waves<T, DIM, EXACT, 4>(ctx, p, slices, cut);
 }
