@@ -102,7 +102,7 @@ SIM := $(BUILD)/tests/sim/sim
 SOAK := $(BUILD)/tests/soak/soak
 TESTS := $(UNIT) $(FUZZ) $(E2E) $(CHECK) $(CHECK_GPU) $(SIM) $(SOAK)
 
-.PHONY: all demo test quick check emu e2e bench asan tsan fuzz soak model-check install uninstall clean help deps programs gpu-programs
+.PHONY: all demo test quick check emu e2e bench asan tsan fuzz gpu-check gpu-bundle soak model-check install uninstall clean help deps programs gpu-programs
 .SECONDARY:
 
 all: $(BUILD)/tandem ## build/tandem (the default)
@@ -164,6 +164,16 @@ $(BUILD)/tests/gpu/emu/test_emu: $(patsubst tests/%,$(BUILD)/tests/obj/%.o,$(bas
 	@mkdir -p $(@D)
 	$(CC) $(LDFLAGS) -o $@ $^ $(LIBS) -lcmocka
 
+# The same two programs for a machine that lacks their libraries: these lie beside them.
+BUNDLE := build/gpu-bundle
+BUNDLE_LINK := -Wl,--disable-new-dtags,-rpath,'$$ORIGIN/lib'
+$(BUNDLE)/tandem: $(APP_OBJ) $(LIB)
+	@mkdir -p $(@D)
+	$(CC) $(LDFLAGS) $(BUNDLE_LINK) -o $@ $(APP_OBJ) $(LIB) $(LIBS)
+$(BUNDLE)/check_gpu: $(patsubst tests/%.c,$(BUILD)/tests/obj/%.o,$(wildcard tests/gpu/*.c tests/common/*.c)) $(OBJ)
+	@mkdir -p $(@D)
+	$(CC) $(LDFLAGS) $(BUNDLE_LINK) -o $@ $^ $(LIBS)
+
 $(SOAK): $(BUILD)/tests/obj/soak/soak.o $(LIB)
 	@mkdir -p $(@D)
 	$(CC) $(LDFLAGS) -o $@ $^ $(LIBS)
@@ -223,6 +233,13 @@ soak: ## 10 000 requests on a server: clients that vanish, malformed bodies, ran
 	@sh tools/deps.sh test
 	@$(MAKE) --no-print-directory -s -j$(JOBS) programs
 	@SOAK_REQUESTS=$${SOAK_REQUESTS:-10000} bash tests/e2e/soak.sh
+
+gpu-check: ## on a machine with GPUs: kernels, collectives, faults, comparisons, then the figures (at most ten minutes)
+	@bash tests/gpu/gpu_check.sh $(GPU_CHECK)
+
+gpu-bundle: ## build/gpu-bundle: what gpu-check needs where neither compiler nor packages are
+	@$(MAKE) --no-print-directory -s -j$(JOBS) BACKENDS="cpu cuda" $(BUNDLE)/tandem $(BUNDLE)/check_gpu
+	@bash tests/gpu/bundle.sh $(BUNDLE)
 
 fuzz: ## every parser on mutated input, FUZZ_SECONDS each (5)
 	@sh tools/deps.sh test

@@ -63,6 +63,7 @@ static void run_check(struct gpu_check *c, const struct family *f)
 		printf("FAIL %s: no check\n", f->op);
 		c->failed++;
 	} else {
+		c->ops->attach(c->device); /* another family may have used other devices on this thread */
 		f->check(c);
 		if (!c->compared) printf("FAIL %s: its check compares nothing\n", f->op), c->failed++;
 	}

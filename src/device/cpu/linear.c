@@ -153,7 +153,8 @@ static void store(const struct item *item, int slot)
 		for (int r = 0; r < item->rows; r++) {
 			float *y = cpu_row(&args->y, item->row + r) + slot * args->y.slot_stride + n0;
 			const float *acc = chains(item, p, 0) + (size_t)r * PANEL;
-			if (!args->bias) memcpy(y, acc, (size_t)n * sizeof *y);
+			if (!args->bias && n == PANEL) memcpy(y, acc, PANEL * sizeof *y); /* no call: there are rows * panels of these */
+			else if (!args->bias) memcpy(y, acc, (size_t)n * sizeof *y);
 			else
 				for (int i = 0; i < n; i++) y[i] = acc[i] + args->bias[n0 + i];
 		}
