@@ -170,7 +170,7 @@ BUNDLE_LINK := -Wl,--disable-new-dtags,-rpath,'$$ORIGIN/lib'
 $(BUNDLE)/tandem: $(APP_OBJ) $(LIB)
 	@mkdir -p $(@D)
 	$(CC) $(LDFLAGS) $(BUNDLE_LINK) -o $@ $(APP_OBJ) $(LIB) $(LIBS)
-$(BUNDLE)/check_gpu: $(patsubst tests/%.c,$(BUILD)/tests/obj/%.o,$(wildcard tests/gpu/*.c tests/common/*.c)) $(OBJ)
+$(BUNDLE)/check_gpu: $(CHECK_GPU_SRC:tests/%.c=$(BUILD)/tests/obj/%.o) $(OBJ)
 	@mkdir -p $(@D)
 	$(CC) $(LDFLAGS) $(BUNDLE_LINK) -o $@ $^ $(LIBS)
 
