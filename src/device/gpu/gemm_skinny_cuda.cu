@@ -3,7 +3,7 @@
  * A block walks tiles of R rows of W. One warp (the producer) keeps a ring of shared-memory stages full: KC inputs of the R rows and of the rows of x, by one
  * tensor copy each, as slices of 64 inputs (128 bytes, swizzled); eight warps (the consumers) multiply. W is the 16-row operand of mma.m16n8k16, tokens
  * are its 8 columns. The consumers stand WR along the rows and WK = 8/WR along K; their sums meet in shared memory, in a fixed order. A cluster of 2 or 4 blocks
- * may share K; its sums meet in distributed shared memory, in a fixed order. The ring is filled with W before the kernel waits for its predecessor, and
+ * may share K; its sums meet in distributed shared memory, in a fixed order. The ring is filled with W before the kernel waits for its predecessor: the memory
  * has requests to serve while one kernel ends and another starts.
  *
  * Why not a bulk copy for each row, or each slice: a copy takes a multiprocessor about 50 ns whatever its size (docs/MEASUREMENTS.md).
