@@ -95,12 +95,12 @@ UNIT := $(patsubst tests/unit/%.c,$(BUILD)/tests/unit/%,$(wildcard tests/unit/te
 FUZZ := $(patsubst tests/fuzz/%.c,$(BUILD)/tests/fuzz/%,$(wildcard tests/fuzz/fuzz_*.c))
 E2E := $(patsubst tests/e2e/lib/%.c,$(BUILD)/tests/e2e/%,$(wildcard tests/e2e/lib/*.c))
 CHECK := $(BUILD)/tests/check/check
-CHECK_GPU := $(if $(VENDOR),$(BUILD)/tests/gpu/check_gpu)
+CHECK_GPU := $(if $(VENDOR),$(BUILD)/tests/gpu/check_gpu) $(if $(filter emu,$(VENDOR)),$(BUILD)/tests/gpu/emu/test_emu)
 SIM := $(BUILD)/tests/sim/sim
 SOAK := $(BUILD)/tests/soak/soak
 TESTS := $(UNIT) $(FUZZ) $(E2E) $(CHECK) $(CHECK_GPU) $(SIM) $(SOAK)
 
-.PHONY: all demo test quick check e2e bench asan tsan fuzz soak model-check install uninstall clean help deps programs
+.PHONY: all demo test quick check emu e2e bench asan tsan fuzz gpu-check gpu-bundle soak model-check install uninstall clean help deps programs gpu-programs
 .SECONDARY:
 
 all: $(BUILD)/tandem ## build/tandem (the default)
@@ -150,10 +150,27 @@ $(CHECK): $(patsubst tests/%.c,$(BUILD)/tests/obj/%.o,$(wildcard tests/check/*.c
 	@mkdir -p $(@D)
 	$(CC) $(LDFLAGS) -o $@ $^ $(LIBS)
 
-# With the objects, not the library: what is missing is then NULL for the harness to name.
-$(BUILD)/tests/gpu/check_gpu: $(patsubst tests/%.c,$(BUILD)/tests/obj/%.o,$(wildcard tests/gpu/*.c tests/common/*.c)) $(OBJ)
+$(BUILD)/tests/gpu/check_gpu: $(patsubst tests/%.c,$(BUILD)/tests/obj/%.o,$(wildcard tests/gpu/*.c tests/common/*.c)) $(LIB)
 	@mkdir -p $(@D)
 	$(CC) $(LDFLAGS) -o $@ $^ $(LIBS)
+
+# What the emulated device itself is tried on.
+$(BUILD)/tests/obj/%.cu.o: tests/%.cu Makefile
+	@mkdir -p $(@D)
+	$(GPU_CC) $(GPU_DEFINES) -Isrc -Itests -MMD -MP -c -o $@ $<
+$(BUILD)/tests/gpu/emu/test_emu: $(patsubst tests/%,$(BUILD)/tests/obj/%.o,$(basename $(wildcard tests/gpu/emu/*.c)) $(wildcard tests/gpu/emu/*.cu)) $(LIB)
+	@mkdir -p $(@D)
+	$(CC) $(LDFLAGS) -o $@ $^ $(LIBS) -lcmocka
+
+# The same two programs for a machine that lacks their libraries: these lie beside them.
+BUNDLE := build/gpu-bundle
+BUNDLE_LINK := -Wl,--disable-new-dtags,-rpath,'$$ORIGIN/lib'
+$(BUNDLE)/tandem: $(APP_OBJ) $(LIB)
+	@mkdir -p $(@D)
+	$(CC) $(LDFLAGS) $(BUNDLE_LINK) -o $@ $(APP_OBJ) $(LIB) $(LIBS)
+$(BUNDLE)/check_gpu: $(patsubst tests/%.c,$(BUILD)/tests/obj/%.o,$(wildcard tests/gpu/*.c tests/common/*.c)) $(OBJ)
+	@mkdir -p $(@D)
+	$(CC) $(LDFLAGS) $(BUNDLE_LINK) -o $@ $^ $(LIBS)
 
 $(SOAK): $(BUILD)/tests/obj/soak/soak.o $(LIB)
 	@mkdir -p $(@D)
@@ -164,6 +181,7 @@ $(SIM): $(patsubst tests/%.c,$(BUILD)/tests/obj/%.o,$(wildcard tests/sim/*.c)) $
 	$(CC) $(LDFLAGS) -o $@ $^ $(LIBS)
 
 programs: $(BUILD)/tandem $(TESTS)
+gpu-programs: $(BUILD)/tandem $(CHECK_GPU) $(E2E)
 
 demo: ## set up, build, and let the embedded model tell a story on two ranks
 	@sh tools/deps.sh build
@@ -176,7 +194,10 @@ test: ## set up, build with -Werror, and run every suite (about 20 minutes on tw
 	@$(MAKE) --no-print-directory -s -j$(JOBS) WERROR=1 programs
 	@$(MAKE) --no-print-directory -s -j$(JOBS) WERROR=1 SAN=asan programs
 	@$(MAKE) --no-print-directory -s -j$(JOBS) WERROR=1 SAN=tsan programs
-	@bash tests/run.sh layers unit sim check mutation e2e fuzz model-check asan tsan python
+	@$(MAKE) --no-print-directory -s -j$(JOBS) WERROR=1 BACKENDS="cpu emu" WARP=32 gpu-programs
+	@$(MAKE) --no-print-directory -s -j$(JOBS) WERROR=1 BACKENDS="cpu emu" WARP=64 gpu-programs
+	@$(MAKE) --no-print-directory -s -j$(JOBS) WERROR=1 BACKENDS="cpu emu" WARP=64 SAN=asan gpu-programs
+	@bash tests/run.sh layers unit sim check mutation e2e fuzz model-check asan tsan emu32 emu64 emu-asan gpu-compile python
 
 quick: ## the suites that a change is tried against while writing it (about a minute)
 	@sh tools/deps.sh test
@@ -185,6 +206,11 @@ quick: ## the suites that a change is tried against while writing it (about a mi
 
 check: $(CHECK) ## every op of every instruction set against the C reference and a double-precision oracle
 	@bash tests/run.sh check
+
+emu: ## the GPU's kernels on the emulated device, waves of WARP lanes (32)
+	@sh tools/deps.sh test
+	@$(MAKE) --no-print-directory -s -j$(JOBS) BACKENDS="cpu emu" WARP=$(WARP) gpu-programs
+	@bash tests/run.sh emu$(WARP)
 
 bench: $(BUILD)/tandem $(CHECK) ## rates of the ops and of a decode step against this machine's peaks (nothing else may run)
 	$(CHECK) --bench
@@ -205,6 +231,13 @@ soak: ## 10 000 requests on a server: clients that vanish, malformed bodies, ran
 	@sh tools/deps.sh test
 	@$(MAKE) --no-print-directory -s -j$(JOBS) programs
 	@SOAK_REQUESTS=$${SOAK_REQUESTS:-10000} bash tests/e2e/soak.sh
+
+gpu-check: ## on a machine with GPUs: kernels, collectives, faults, comparisons, then the figures (at most ten minutes)
+	@bash tests/gpu/gpu_check.sh $(GPU_CHECK)
+
+gpu-bundle: ## build/gpu-bundle: what gpu-check needs where neither compiler nor packages are
+	@$(MAKE) --no-print-directory -s -j$(JOBS) BACKENDS="cpu cuda" $(BUNDLE)/tandem $(BUNDLE)/check_gpu
+	@bash tests/gpu/bundle.sh $(BUNDLE)
 
 fuzz: ## every parser on mutated input, FUZZ_SECONDS each (5)
 	@sh tools/deps.sh test

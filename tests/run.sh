@@ -67,6 +67,14 @@ for suite in "$@"; do
 		count "asan sim" 300 build/asan/tests/sim/sim --workloads 100
 		fuzzers build/asan/tests/fuzz "asan" "${FUZZ_SECONDS:-5}" ;;
 	tsan) units build/tsan/tests/unit "tsan" 900 ;;
+	emu32 | emu64) # the GPU's sources on the emulated device
+		count "$suite device itself" 300 "build/$suite/tests/gpu/emu/test_emu"
+		count "$suite kernels" 1200 "build/$suite/tests/gpu/check_gpu" --quick
+		count "$suite engine" 1500 env E2E_BUILD="build/$suite" DEVICE=emu bash tests/gpu/engine.sh ;;
+	emu-asan)
+		count "asan emu64 device itself" 600 build/asan/emu64/tests/gpu/emu/test_emu
+		count "asan emu64 kernels" 1500 build/asan/emu64/tests/gpu/check_gpu --quick ;;
+	gpu-compile) count "gpu-compile" 2400 bash tests/gpu/compile.sh ;;
 	python) for s in tests/python/*.sh; do count "$(basename "$s" .sh)" 1800 bash "$s"; done ;;
 	*) echo "tests/run.sh: unknown suite '$suite'" >&2; exit 2 ;;
 	esac

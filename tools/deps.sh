@@ -4,14 +4,14 @@
 set -u
 want=${1:-build}
 build="gcc make pkg-config libjansson-dev libpcre2-dev libutf8proc-dev libhwloc-dev libmd-dev libmicrohttpd-dev"
-test="$build g++ libcmocka-dev spin python3 python3-venv perl procps"
+test="$build g++ hipcc libcmocka-dev spin python3 python3-venv perl procps"
 [ "$want" = test ] && packages=$test || packages=$build
 
 present() { # is it there, from whatever package?
 	case $1 in
 	gcc) command -v "${CC:-cc}" >/dev/null ;;
 	g++) command -v c++ >/dev/null || command -v g++ >/dev/null ;;
-	make | pkg-config | spin | perl) command -v "$1" >/dev/null ;;
+	make | pkg-config | spin | perl | hipcc) command -v "$1" >/dev/null ;;
 	procps) command -v pgrep >/dev/null ;;
 	python3) command -v python3 >/dev/null ;;
 	python3-venv) python3 -c 'import venv, ensurepip' 2>/dev/null ;;

@@ -55,6 +55,7 @@ struct settings {
 	int batch, bench_context, steps, prefill, repeat, bench_input, bench_output;
 	const char *trace;
 	struct int_list rows, hidden;
+	const char *dtype, *transport; /* bench collective */
 	int matrix; /* bench peak */
 
 	/* bench serve */

@@ -16,6 +16,7 @@ static const struct transport *const transports[] = {
 	&transport_solo,
 #ifdef GPU_NAME
 	&transport_p2p,
+	&transport_xccl,
 #endif
 };
 #define TRANSPORTS (int)(sizeof transports / sizeof *transports)
@@ -47,7 +48,8 @@ enum status comm_barrier(struct comm *comm, struct error *err)
 enum status comm_sync(struct comm *comm, struct stream *stream, struct error *err)
 {
 	struct error why = {0};
-	enum status st = stream->vt->stream_sync(stream, group_deadline(comm->group), group_abort_flag(comm->group), &why);
+	enum status st = comm->vt->sync ? comm->vt->sync(comm, stream, &why)
+	                                : stream->vt->stream_sync(stream, group_deadline(comm->group), group_abort_flag(comm->group), &why);
 	struct error device = {0};
 	/* what a kernel says of the collective that it waited in tells more than that the stream was late */
 	if ((st == STATUS_OK || st == STATUS_TIMEOUT) && comm->vt->check && comm->vt->check(comm, &device) != STATUS_OK) {

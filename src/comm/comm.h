@@ -64,6 +64,8 @@ struct comm_ops {
 	enum status (*fence)(struct comm *comm, struct stream *stream, struct error *err);
 	/* A recorded graph with `all_reduces` all-reduces was launched on every rank: the comm's counters follow. NULL: no graphs. */
 	void (*replayed)(struct comm *comm, uint64_t collectives, uint64_t all_reduces);
+	/* Waits for the stream, for comm_sync. NULL: stream_sync does. */
+	enum status (*sync)(struct comm *comm, struct stream *stream, struct error *err);
 	/* After a stream_sync: did the collectives on the stream do what they should? Use comm_sync. NULL: they have told at their call. */
 	enum status (*check)(struct comm *comm, struct error *err);
 	void (*destroy)(struct comm *comm);

@@ -211,7 +211,7 @@ static void fill_worker(struct coordinator *c, int r, const struct device_option
 	                                            .max_head_dim = config->head_dim, .max_context = o->rank.max_context,
 	                                            .max_seqs = limits.max_seqs, .invariant = o->rank.invariant};
 	w->timeout_ms = o->timeout_ms;
-	w->spin_ns = o->ops->one_memory ? WAIT_SPIN_NS : IDLE_SPIN_NS;
+	w->spin_ns = o->ops->host_idles ? IDLE_SPIN_NS : WAIT_SPIN_NS;
 	w->need_bytes = need_bytes(o, w);
 	c->ranks[r] = &w->rank;
 }
@@ -224,7 +224,7 @@ enum status coordinator_open(struct coordinator **out, const struct coordinator_
 	struct coordinator *c = mem_zalloc_lines(1, sizeof *c, "coordinator", err);
 	if (!c) return st;
 	c->options = *options;
-	c->spin_ns = options->ops->one_memory ? WAIT_SPIN_NS : 2 * LOOK_MS * UINT64_C(1000000);
+	c->spin_ns = options->ops->host_idles ? 2 * LOOK_MS * UINT64_C(1000000) : WAIT_SPIN_NS;
 	c->workers = mem_zalloc_lines((size_t)options->world_size, sizeof *c->workers, "workers", err);
 	c->ranks = mem_zalloc((size_t)options->world_size, sizeof *c->ranks, "ranks", err);
 	c->pools = mem_zalloc((size_t)options->world_size, sizeof *c->pools, "pools", err);

@@ -257,7 +257,7 @@ static void draw_step(const struct gpu_check *c, struct shape *s, enum steps kin
 		if (kind == STEP_PREFILL || kind == STEP_ONE || (kind == STEP_MIXED && n % 2 == 0)) rows = some;
 		if (kind == STEP_MOSTLY_DECODE && n % 3 == 0) rows = n ? 7 : length;
 		double can = left / (seqs - n) / ((double)length * s->q_heads * s->head_dim);
-		if (rows > can) rows = (int)can + 1;
+		if (rows > can) rows = can > 0 ? (int)can + 1 : 1;
 		if (rows > length) rows = length;
 		left -= (double)rows * length * s->q_heads * s->head_dim;
 		s->rows[s->seqs] = rows, s->kv_len[s->seqs++] = length;

@@ -238,8 +238,9 @@ enum status world_prepare(struct world_rank *rank, const struct world_sum *sum, 
 	host->rank = rank;
 	TRY(w->ops->host_alloc(rank->device, bytes, "test", (void **)&host->partial, &rank->err));
 	TRY(w->ops->host_alloc(rank->device, x_bytes(rank, sum), "test", (void **)&host->x, &rank->err));
+	TRY(w->ops->host_alloc(rank->device, x_bytes(rank, sum), "test", (void **)&host->result, &rank->err));
+	TRY(w->ops->host_alloc(rank->device, (size_t)sum->rows * (size_t)cols * 4, "test", (void **)&host->h, &rank->err));
 	TRY(w->ops->host_alloc(rank->device, (size_t)cols * 2 * sizeof(float), "test", (void **)&host->bias, &rank->err));
-	host->h = malloc((size_t)sum->rows * (size_t)cols * 4);
 	host->weight = host->bias + cols;
 	memset(host->partial, 0xff, bytes); /* NaN between the rows */
 	for (int s = 0; s < partial->slots; s++)
@@ -277,7 +278,9 @@ enum status world_all_reduce(struct world_rank *rank, const struct world_sum *su
 		args.norm_eps = EPS;
 		args.h = tensor_view(h_at(rank), rank->options.dtype, TENSOR_REPLICATED, sum->rows, cols);
 	}
-	return COMM(rank->comm, all_reduce, rank->stream, &args, &rank->err);
+	TRY(COMM(rank->comm, all_reduce, rank->stream, &args, &rank->err));
+	TRY(copy(rank, host->result, rank->x, x_bytes(rank, sum), COPY_TO_HOST));
+	return sum->norm ? copy(rank, host->h, args.h.data, (size_t)sum->rows * (size_t)cols * dtype_bytes(args.h.dtype), COPY_TO_HOST) : STATUS_OK;
 }
 
 static void compare_h(struct world_rank *rank, const struct world_sum *sum, const struct world_buffers *host, const float *x, int row)
@@ -295,14 +298,10 @@ static void compare_h(struct world_rank *rank, const struct world_sum *sum, cons
 	}
 }
 
-void world_compare(struct world_rank *rank, const struct world_sum *sum, struct world_buffers *host)
+void world_compare(struct world_rank *rank, const struct world_sum *sum, const struct world_buffers *host)
 {
 	const int cols = rank->options.cols, width = cols + sum->pad;
-	float *x = malloc(x_bytes(rank, sum));
-	if (copy(rank, x, rank->x, x_bytes(rank, sum), COPY_TO_HOST) != STATUS_OK ||
-	    (sum->norm && copy(rank, host->h, h_at(rank), (size_t)sum->rows * (size_t)cols * dtype_bytes(rank->options.dtype), COPY_TO_HOST) != STATUS_OK) ||
-	    comm_sync(rank->comm, rank->stream, &rank->err) != STATUS_OK)
-		world_complain(rank, "generation %" PRIu64 ": no result: %s", sum->g, rank->err.text);
+	const float *x = (const float *)host->result;
 	for (int row = 0; row < sum->rows && !rank->complaint[0]; row++) {
 		for (int c = 0; c < cols; c++) {
 			const int64_t at = (int64_t)row * cols + c;
@@ -318,7 +317,6 @@ void world_compare(struct world_rank *rank, const struct world_sum *sum, struct 
 			world_complain(rank, "generation %" PRIu64 ": wrote behind row %d of x", sum->g, row);
 		if (sum->norm) compare_h(rank, sum, host, x + (size_t)row * (size_t)width, row);
 	}
-	free(x);
 }
 
 void world_buffers_free(struct world_buffers *host)
@@ -327,8 +325,9 @@ void world_buffers_free(struct world_buffers *host)
 	struct device *device = host->rank->device;
 	device->vt->host_free(device, host->partial);
 	device->vt->host_free(device, host->x);
+	device->vt->host_free(device, host->result);
+	device->vt->host_free(device, host->h);
 	device->vt->host_free(device, host->bias);
-	free(host->h);
 	*host = (struct world_buffers){0};
 }
 

@@ -59,17 +59,18 @@ struct world_sum {
 	int rows, pad; /* pad: columns between the rows of x */
 	bool bias, add, norm;
 };
-struct world_buffers { /* host memory, pinned but for h, until the stream is done */
+struct world_buffers { /* pinned host memory, until the stream is done */
 	struct world_rank *rank; /* NULL: none */
-	unsigned char *partial, *x, *h;
+	unsigned char *partial, *x; /* inputs */
+	unsigned char *result, *h;  /* x and h afterwards */
 	float *bias, *weight;
 };
 /* The numbers, in host memory: allocates, so not while a graph is recorded. */
 enum status world_prepare(struct world_rank *rank, const struct world_sum *sum, struct world_buffers *host);
-/* Copies them into partial and x and puts the all-reduce on the stream. */
+/* Puts copies of them into partial and x, the all-reduce, and copies of its results on the stream. */
 enum status world_all_reduce(struct world_rank *rank, const struct world_sum *sum, const struct world_buffers *host);
-/* After comm_sync: compares all of x, what lies between its rows too, bit by bit, and h within a bound. */
-void world_compare(struct world_rank *rank, const struct world_sum *sum, struct world_buffers *host);
+/* When the stream is done: compares all of x, what lies between its rows too, bit by bit, and h within a bound. */
+void world_compare(struct world_rank *rank, const struct world_sum *sum, const struct world_buffers *host);
 void world_buffers_free(struct world_buffers *host);
 /* One after the other, waiting in between. */
 enum status world_one(struct world_rank *rank, const struct world_sum *sum);

@@ -74,8 +74,8 @@ run_part() {
 	wait "$child"
 	code=$?
 	child=
-	read -r p f s < <(awk '/^[0-9]+ passed, [0-9]+ failed(, [0-9]+ skipped)?$/ {p += $1; f += $3; s += $5; seen = 1}
-		END {print p + 0, f + 0, s + 0, seen + 0}' "$log")
+	read -r p f s < <(awk '/^[0-9]+ passed, [0-9]+ failed(, [0-9]+ skipped)?$/ {p += $1; f += $3; s += $5}
+		END {print p + 0, f + 0, s + 0}' "$log")
 	if [ $code -ne 0 ] && [ "$f" -eq 0 ]; then f=1; fi
 	if [ $((p + f + s)) -eq 0 ]; then f=1; fi
 	passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))

@@ -95,6 +95,7 @@ OP_FUSED_LIST(X)
 #undef X
 void gpu_check_device(struct gpu_check *c);
 void gpu_check_comm(struct gpu_check *c); /* opens devices of its own */
+void gpu_check_comm_emu(struct gpu_check *c) __attribute__((weak)); /* only where devices are emulated */
 
 /* The fills that most row ops take. */
 #define GPU_EACH_FILL(var) for (enum fill var = FILL_RANDOM; var < FILL_COUNT; var++)

@@ -168,7 +168,7 @@ static bool takes_packets(const struct p2p_comm *p, int rows)
 static bool fuses_norm(const struct p2p_comm *p, const struct all_reduce_args *args)
 {
 	return args->norm_weight && takes_packets(p, args->x.rows) && args->h.dtype == partial_dtype(p) && partial_dtype(p) != DTYPE_F32 &&
-	       p2p_row_packets(args->x.cols, partial_dtype(p)) <= P2P_KEEP * P2P_NORM_THREADS && args->x.rows <= p->view.blocks;
+	       p->view.ranks <= P2P_NORM_RANKS && p2p_row_packets(args->x.cols, partial_dtype(p)) <= P2P_KEEP * P2P_NORM_THREADS && args->x.rows <= p->view.blocks;
 }
 
 static gpu_error launch(const struct p2p_comm *p, const struct p2p_view *view, const struct p2p_sum *sum)

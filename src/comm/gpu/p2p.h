@@ -126,6 +126,7 @@ static inline int p2p_row_packets(int cols, enum dtype dtype)
 }
 /* A block of the packet kernel that makes h too (16-bit partials only) has a whole row, in at most so many threads, each of at most so many packets. */
 #define P2P_NORM_THREADS 704
+#define P2P_NORM_RANKS 4 /* more do not fit into the registers */
 #define P2P_KEEP 2
 
 #ifdef __cplusplus

@@ -7,6 +7,8 @@
  */
 #include "comm/gpu/p2p_device.h"
 
+#define BULK_THREADS 704 /* as many as have the registers for what is in flight */
+
 /* Every partial is complete and can be read; false: leave. All threads of the block. `shared`: one word. */
 GPU_DEVICE bool begin_reading(const p2p_view &v, const p2p_use &use, uint32_t *shared)
 {
@@ -43,18 +45,6 @@ GPU_DEVICE bool end_phase(const p2p_view &v, const p2p_use &use, int phase, uint
 	return *shared != 0;
 }
 
-/* Vector `i`: row, first column, and where it lies in a partial, in vectors. */
-struct vector_at {
-	int row, c;
-	size_t place;
-};
-template <typename T> GPU_TEMPLATE vector_at find_vector(const p2p_sum &s, int i, int row_vectors)
-{
-	constexpr int V = gpu_lanes<T>::count;
-	const int row = i / row_vectors, k = i - row * row_vectors;
-	return {row, k * V, (size_t)row * (size_t)(s.stride / V) + (size_t)k};
-}
-
 /* One rank's part of a vector. What other ranks wrote is read at system scope. */
 GPU_DEVICE gpu_vec16 load_part(const void *from, bool own, size_t place)
 {
@@ -67,26 +57,17 @@ template <typename T, int RANKS> GPU_TEMPLATE void sum_parts(const p2p_view &v, 
 {
 	constexpr int V = gpu_lanes<T>::count;
 	GPU_UNROLL for (int r = 0; r < RANKS; r++) {
-		if (r >= v.ranks) break;
 		float one[V];
 		gpu_widen16<T>(part[r], one);
-		GPU_UNROLL for (int i = 0; i < V; i++) sum[i] = r ? gpu_add(sum[i], one[i]) : one[i];
+		GPU_UNROLL for (int i = 0; i < V; i++)
+			if (r < v.ranks) sum[i] = r ? gpu_add(sum[i], one[i]) : one[i];
 	}
 }
 
-/* x of one vector. */
-template <int V> GPU_TEMPLATE void update_x(const p2p_sum &s, int row, int c, float *sum)
-{
-	float *x_row = s.x + (size_t)row * (size_t)s.x_stride, x[V] = {};
-	if (s.add) p2p_load_row<V>(x_row, c, s, x);
-	p2p_add_rest<V>(s, c, x, sum);
-	p2p_store_row<V>(x_row, c, s, sum);
-}
-
 /* ---- one shot. RANKS: 2, 4 or 8, at least view.ranks. */
-template <typename T, int RANKS> GPU_KERNEL(768) pull_kernel(GPU_PARAMETER p2p_view v, GPU_PARAMETER p2p_sum s)
+template <typename T, int RANKS> GPU_KERNEL(BULK_THREADS) pull_kernel(GPU_PARAMETER p2p_view v, GPU_PARAMETER p2p_sum s)
 {
-	constexpr int V = gpu_lanes<T>::count, UNROLL = 8 / RANKS;
+	constexpr int V = gpu_lanes<T>::count, UNROLL = RANKS == 2 ? 3 : 8 / RANKS;
 	GPU_SHARED(uint32_t, shared, 3);
 	gpu_start_next();
 	gpu_wait_previous();
@@ -96,17 +77,16 @@ template <typename T, int RANKS> GPU_KERNEL(768) pull_kernel(GPU_PARAMETER p2p_v
 	for (int first = (int)(blockIdx.x * blockDim.x + threadIdx.x); first < vectors; first += UNROLL * step) {
 		gpu_vec16 part[UNROLL][RANKS];
 		GPU_UNROLL for (int u = 0; u < UNROLL; u++) {
-			if (first + u * step >= vectors) continue;
-			const vector_at at = find_vector<T>(s, first + u * step, row_vectors);
+			const p2p_vector at = p2p_find<T>(s, first + u * step, row_vectors);
 			GPU_UNROLL for (int r = 0; r < RANKS; r++)
-				if (r < v.ranks) part[u][r] = load_part(s.partial[r], r == v.rank, at.place);
+				if (r < v.ranks && first + u * step < vectors) part[u][r] = load_part(s.partial[r], r == v.rank, at.place);
 		}
 		GPU_UNROLL for (int u = 0; u < UNROLL; u++) {
 			if (first + u * step >= vectors) continue;
-			const vector_at at = find_vector<T>(s, first + u * step, row_vectors);
+			const p2p_vector at = p2p_find<T>(s, first + u * step, row_vectors);
 			float sum[V];
 			sum_parts<T, RANKS>(v, part[u], sum);
-			update_x<V>(s, at.row, at.c, sum);
+			p2p_update_x<V>(s, at.row, at.c, sum);
 		}
 	}
 	(void)end_phase(v, use, 0, shared + 2);
@@ -134,7 +114,7 @@ GPU_DEVICE gpu_vec16 *gathered(const p2p_view &v, const p2p_use &use, int rank)
 	return (gpu_vec16 *)p2p_place(v, v.gathered, use, rank, 0);
 }
 
-template <typename T, int RANKS> GPU_KERNEL(768) two_shots_kernel(GPU_PARAMETER p2p_view v, GPU_PARAMETER p2p_sum s)
+template <typename T, int RANKS> GPU_KERNEL(BULK_THREADS) two_shots_kernel(GPU_PARAMETER p2p_view v, GPU_PARAMETER p2p_sum s)
 {
 	constexpr int V = gpu_lanes<T>::count, UNROLL = 8 / RANKS, WIDE = 4;
 	GPU_SHARED(uint32_t, shared, 3);
@@ -148,10 +128,9 @@ template <typename T, int RANKS> GPU_KERNEL(768) two_shots_kernel(GPU_PARAMETER 
 	for (int first = me; first < size; first += UNROLL * step) {
 		gpu_vec16 part[UNROLL][RANKS];
 		GPU_UNROLL for (int u = 0; u < UNROLL; u++) {
-			if (first + u * step >= size) continue;
-			const vector_at at = find_vector<T>(s, begin + first + u * step, row_vectors);
+			const p2p_vector at = p2p_find<T>(s, begin + first + u * step, row_vectors);
 			GPU_UNROLL for (int r = 0; r < RANKS; r++)
-				if (r < v.ranks) part[u][r] = load_part(s.partial[r], r == v.rank, at.place);
+				if (r < v.ranks && first + u * step < size) part[u][r] = load_part(s.partial[r], r == v.rank, at.place);
 		}
 		GPU_UNROLL for (int u = 0; u < UNROLL; u++) {
 			if (first + u * step >= size) continue;
@@ -169,10 +148,10 @@ template <typename T, int RANKS> GPU_KERNEL(768) two_shots_kernel(GPU_PARAMETER 
 				if (first + u * step < n) in[u] = gpu_load16_volatile(gathered(v, use, r) + first + u * step);
 			GPU_UNROLL for (int u = 0; u < WIDE; u++) {
 				if (first + u * step >= n) continue;
-				const vector_at at = find_vector<T>(s, from + first + u * step, row_vectors);
+				const p2p_vector at = p2p_find<T>(s, from + first + u * step, row_vectors);
 				float sum[V];
 				gpu_widen16<T>(in[u], sum);
-				update_x<V>(s, at.row, at.c, sum);
+				p2p_update_x<V>(s, at.row, at.c, sum);
 			}
 		}
 	}
@@ -198,7 +177,7 @@ GPU_KERNEL(256) tree_kernel(GPU_PARAMETER p2p_view v, GPU_PARAMETER p2p_sum s, G
 			for (int m = 0; m < tree.merges[k]; m++, depth--)
 				for (int e = 0; e < 4; e++) open[depth - 2][e] = gpu_add(open[depth - 2][e], open[depth - 1][e]);
 		}
-		update_x<4>(s, row, c, open[0]);
+		p2p_update_x<4>(s, row, c, open[0]);
 	}
 	(void)end_phase(v, use, 0, shared + 2);
 }
@@ -219,7 +198,7 @@ static long long sum_vectors_count(const p2p_sum &sum, enum dtype dtype)
 
 template <typename T> static gpu_error launch_pull(const p2p_view &view, const p2p_sum &sum, enum dtype dtype, gpu_stream stream)
 {
-	const dim3 grid(bulk_blocks(view, sum_vectors_count(sum, dtype), 768)), block(768);
+	const dim3 grid(bulk_blocks(view, sum_vectors_count(sum, dtype), BULK_THREADS)), block(BULK_THREADS);
 	if (view.ranks <= 2) return GPU_LAUNCH((pull_kernel<T, 2>), grid, block, 0, stream, view, sum);
 	if (view.ranks <= 4) return GPU_LAUNCH((pull_kernel<T, 4>), grid, block, 0, stream, view, sum);
 	return GPU_LAUNCH((pull_kernel<T, 8>), grid, block, 0, stream, view, sum);

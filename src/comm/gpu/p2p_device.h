@@ -178,6 +178,29 @@ template <int N> GPU_TEMPLATE void p2p_add_rest(const p2p_sum &s, int c, const f
 	if (s.add) GPU_UNROLL for (int i = 0; i < N; i++) sum[i] = gpu_add(x[i], sum[i]);
 }
 
+/* ---- vectors of 16 bytes of partial */
+
+/* Vector `i`: row, first column, and where it lies in a partial, in vectors. */
+struct p2p_vector {
+	int row, c;
+	size_t place;
+};
+template <typename T> GPU_TEMPLATE p2p_vector p2p_find(const p2p_sum &s, int i, int row_vectors)
+{
+	constexpr int V = gpu_lanes<T>::count;
+	const int row = i / row_vectors, k = i - row * row_vectors;
+	return {row, k * V, (size_t)row * (size_t)(s.stride / V) + (size_t)k};
+}
+
+/* x of one vector. */
+template <int V> GPU_TEMPLATE void p2p_update_x(const p2p_sum &s, int row, int c, float *sum)
+{
+	float *x_row = s.x + (size_t)row * (size_t)s.x_stride, x[V] = {};
+	if (s.add) p2p_load_row<V>(x_row, c, s, x);
+	p2p_add_rest<V>(s, c, x, sum);
+	p2p_store_row<V>(x_row, c, s, sum);
+}
+
 /* Elements [c, c + N) of a row of h. */
 template <typename T, int N> GPU_TEMPLATE void p2p_store_narrow(T *row, int c, const p2p_sum &s, const float *v)
 {

@@ -40,7 +40,7 @@ GPU_DEVICE bool packet_get(const void *place, uint32_t flag, uint32_t *data)
  * depend on a peer (x, bias, norm weights) is loaded before the wait.
  * Reads partial [rows][stride] of T (rows aligned to 16 bytes), x [rows][x_stride]; writes x, and h where NORM. Shared memory: two words; NORM: a wave sum and the row's weights.
  * Bound: latency of one store over the link; from about 256 KiB on the link, 4/3 of the partial's bytes (two of f32's 8 where packets are of 8).
- * RANKS: 2, 4 or 8, at least view.ranks. NORM: 16-bit T, one block a row, row_packets <= P2P_KEEP * threads. */
+ * RANKS: 2, 4 or 8, at least view.ranks. NORM: 16-bit T, at most P2P_NORM_RANKS, one block a row, row_packets <= P2P_KEEP * threads. */
 template <typename T> struct packet {
 	static constexpr int elements = PACKET_WORDS * p2p_word<T>::elements;
 };
@@ -74,14 +74,13 @@ GPU_TEMPLATE void sum_item(const p2p_view &v, const p2p_use &use, bool on, int i
 		if (!gpu_ballot(!come) || !*alive) break;
 		*alive = p2p_wait_on(v, use, patience);
 	}
-	GPU_UNROLL for (int r = 0; r < RANKS; r++) {
-		if (r >= v.ranks) break;
+	GPU_UNROLL for (int r = 0; r < RANKS; r++)
 		GPU_UNROLL for (int i = 0; i < PACKET_WORDS; i++) {
 			float part[each];
 			p2p_widen<T>(r == v.rank ? own[i] : data[r][i], part);
-			GPU_UNROLL for (int k = 0; k < each; k++) sum[i * each + k] = r ? gpu_add(sum[i * each + k], part[k]) : part[k];
+			GPU_UNROLL for (int k = 0; k < each; k++)
+				if (r < v.ranks) sum[i * each + k] = r ? gpu_add(sum[i * each + k], part[k]) : part[k];
 		}
-	}
 }
 
 template <typename T, int RANKS> GPU_KERNEL(512) packets_kernel(GPU_PARAMETER p2p_view v, GPU_PARAMETER p2p_sum s)
@@ -162,7 +161,6 @@ template <typename T, int RANKS> GPU_KERNEL(P2P_NORM_THREADS) packets_norm_kerne
 		GPU_UNROLL for (int k = 0; k < P2P_KEEP; k++) {
 			const int p = me + k * threads, c = p * E;
 			const bool on = p < row_packets;
-			if (k * threads >= row_packets) break;
 			uint32_t own[PACKET_WORDS] = {};
 			float x[E] = {};
 			if (on) load_own<T>(v, s, row, c, own);
@@ -202,6 +200,7 @@ template <typename T, int RANKS> static gpu_error launch_packets_norm(const p2p_
 
 /* CALL(T, RANKS) for the dtype and the smallest RANKS. */
 #define FOR_RANKS(T, ranks, CALL) ((ranks) <= 2 ? CALL(T, 2) : (ranks) <= 4 ? CALL(T, 4) : CALL(T, 8))
+#define FOR_FEW_RANKS(T, ranks, CALL) ((ranks) <= 2 ? CALL(T, 2) : CALL(T, P2P_NORM_RANKS))
 
 gpu_error p2p_launch_packets(const struct p2p_view *view, const struct p2p_sum *sum, enum dtype dtype, gpu_stream stream)
 {
@@ -209,8 +208,8 @@ gpu_error p2p_launch_packets(const struct p2p_view *view, const struct p2p_sum *
 #define PLAIN(T, RANKS) launch_packets<T, RANKS>(*view, *sum, row_packets, stream)
 #define NORM(T, RANKS) launch_packets_norm<T, RANKS>(*view, *sum, row_packets, stream)
 	if (dtype == DTYPE_F32) return FOR_RANKS(float, view->ranks, PLAIN);
-	if (dtype == DTYPE_F16) return sum->norm ? FOR_RANKS(f16, view->ranks, NORM) : FOR_RANKS(f16, view->ranks, PLAIN);
-	return sum->norm ? FOR_RANKS(bf16, view->ranks, NORM) : FOR_RANKS(bf16, view->ranks, PLAIN);
+	if (sum->norm) return dtype == DTYPE_F16 ? FOR_FEW_RANKS(f16, view->ranks, NORM) : FOR_FEW_RANKS(bf16, view->ranks, NORM);
+	return dtype == DTYPE_F16 ? FOR_RANKS(f16, view->ranks, PLAIN) : FOR_RANKS(bf16, view->ranks, PLAIN);
 #undef PLAIN
 #undef NORM
 }
@@ -282,7 +281,7 @@ gpu_error p2p_preload_packets(int ranks, enum dtype dtype)
 	if (dtype == DTYPE_F32) return FOR_RANKS(float, ranks, PLAIN);
 	code = dtype == DTYPE_F16 ? FOR_RANKS(f16, ranks, PLAIN) : FOR_RANKS(bf16, ranks, PLAIN);
 	if (code != GPU_OK) return code;
-	return dtype == DTYPE_F16 ? FOR_RANKS(f16, ranks, NORM) : FOR_RANKS(bf16, ranks, NORM);
+	return dtype == DTYPE_F16 ? FOR_FEW_RANKS(f16, ranks, NORM) : FOR_FEW_RANKS(bf16, ranks, NORM);
 #undef PLAIN
 #undef NORM
 }

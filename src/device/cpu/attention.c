@@ -19,8 +19,15 @@
 
 /* With fewer units than this per member, blocks of one unit are shared among the members. */
 #define SPLIT_UNITS 2
+/* Units are taken up to ATTEND_RUN at a time, where each member then still has ATTEND_CHUNKS turns. */
+#define ATTEND_RUN 4
+#define ATTEND_CHUNKS 6
 /* Most partial results kept (71 MB); a step that needs more is not split. */
 #define SPLIT_MAX_PARTIALS 65536
+
+/* Up to so many rows, keys and values are written by the caller alone; beyond, a head's rows in so many parts. */
+#define KV_WRITE_ALONE 4
+#define KV_WRITE_PARTS 4
 
 static int value_width(int head_dim)
 {
@@ -69,14 +76,21 @@ static enum status check_cache(const struct kv_cache *cache, int layer, const ch
 
 /* --- writing ---------------------------------------------------------------------------------------------------------- */
 
-/* One head, all rows: neighbouring positions share cache lines of K, so rows are not shared out. */
-static void kv_write_chunk(void *context, int head, int member)
+struct kv_write_job {
+	const struct kv_write_args *args;
+	int parts;
+};
+
+/* One head, a part of the rows; few parts, because neighbouring positions share cache lines of K. */
+static void kv_write_chunk(void *context, int chunk, int member)
 {
 	(void)member;
-	const struct kv_write_args *args = context;
+	const struct kv_write_job *job = context;
+	const struct kv_write_args *args = job->args;
+	int head = chunk / job->parts, part = chunk % job->parts;
 	const struct kv_layout *layout = &args->cache->layout;
 	int tokens = layout->block_tokens, width = value_width(layout->head_dim);
-	for (int t = 0; t < args->k.rows; t++) {
+	for (int t = part * args->k.rows / job->parts; t < (part + 1) * args->k.rows / job->parts; t++) {
 		int32_t slot = args->kv_slot[t];
 		struct head_block to = head_block(args->cache, args->layer, slot / tokens, head);
 		const float *k = cpu_row(&args->k, t) + (size_t)head * layout->head_dim;
@@ -99,9 +113,10 @@ enum status cpu_kv_write(struct stream *stream, const struct kv_write_args *args
 			return FAIL(err, BAD_INPUT, "kv_write: %s is [%d,%d], expected [%d,%d]", i ? "v" : "k", both[i]->rows, both[i]->cols, args->k.rows,
 			            layout->kv_heads * layout->head_dim);
 	}
-	if (args->k.rows <= 4)
-		for (int h = 0; h < layout->kv_heads; h++) kv_write_chunk((void *)args, h, 0);
-	else team_run(cpu_team(stream), layout->kv_heads, kv_write_chunk, (void *)args);
+	struct kv_write_job job = {.args = args, .parts = args->k.rows > KV_WRITE_ALONE ? KV_WRITE_PARTS : 1};
+	if (args->k.rows <= KV_WRITE_ALONE)
+		for (int h = 0; h < layout->kv_heads; h++) kv_write_chunk(&job, h, 0);
+	else team_run(cpu_team(stream), layout->kv_heads * job.parts, kv_write_chunk, &job);
 	return STATUS_OK;
 }
 
@@ -114,7 +129,7 @@ struct attention_job {
 	int group;   /* query heads that share a KV head */
 	int units;   /* of all sequences */
 	int blocks;  /* KV_BLOCKs of the longest sequence */
-	int run;     /* split: neighbouring blocks of one chunk */
+	int run;     /* split: neighbouring blocks of one chunk; else units of one chunk */
 };
 
 /* A work unit: pairs [first, first + count) of a sequence, pair i being row i / group and head i % group of the KV head's. */
@@ -188,19 +203,41 @@ static void load_queries(const struct attention_job *job, const struct unit *uni
 		memcpy(q + (size_t)i * TILE_STRIDE, pair_head(job, &job->args->q, unit, i), (size_t)job->args->cache->layout.head_dim * sizeof *q);
 }
 
-/* Where the groups of positions of KV_BLOCK `block` lie. Only groups with visible positions are looked up: the block table
- * may hold anything elsewhere. `limit`: positions from here on are not worth a prefetch. */
-static void find_groups(const struct attention_job *job, const struct unit *unit, int block, int lo, int hi, int limit, struct attend_args *attend)
+/* Positions [lo, end) of one KV head that are read after what is at hand, from a KV_BLOCK's first one on; empty: nothing is known. */
+struct upcoming {
+	const int32_t *table;
+	int kv_head, block;
+	int lo, end;
+};
+
+static const float *upcoming_keys(const struct attention_job *job, const struct upcoming *then, int g)
 {
 	const struct kv_cache *cache = job->args->cache;
-	const int32_t *table = job->args->rows->block_table + (size_t)unit->seq * job->args->rows->max_blocks;
+	int position = then->block * KV_BLOCK + g * KV_GROUP, tokens = cache->layout.block_tokens;
+	if (position + KV_GROUP <= then->lo || position >= then->end) return NULL;
+	return head_block(cache, job->args->layer, then->table[position / tokens], then->kv_head).k + position % tokens;
+}
+
+static const int32_t *unit_table(const struct attention_job *job, const struct unit *unit)
+{
+	return job->args->rows->block_table + (size_t)unit->seq * job->args->rows->max_blocks;
+}
+
+/* Where the groups of positions of KV_BLOCK `block` lie. Only groups with visible positions are looked up: the block table
+ * may hold anything elsewhere. */
+static void find_groups(const struct attention_job *job, const struct unit *unit, int block, int lo, int hi, const struct upcoming *then,
+                        struct attend_args *attend)
+{
+	const struct kv_cache *cache = job->args->cache;
+	const int32_t *table = unit_table(job, unit);
 	int tokens = cache->layout.block_tokens, width = value_width(cache->layout.head_dim);
 	for (int g = lo / KV_GROUP; g <= (hi - 1) / KV_GROUP; g++) {
-		int position = block * KV_BLOCK + g * KV_GROUP, next = position + KV_BLOCK;
+		int position = block * KV_BLOCK + g * KV_GROUP;
 		struct head_block here = head_block(cache, job->args->layer, table[position / tokens], unit->kv_head);
-		attend->k[g] = attend->next_k[g] = here.k + position % tokens;
+		const float *next = upcoming_keys(job, then, g);
+		attend->k[g] = here.k + position % tokens;
 		attend->v[g] = here.v + (size_t)(position % tokens) * width;
-		if (next < limit) attend->next_k[g] = head_block(cache, job->args->layer, table[next / tokens], unit->kv_head).k + next % tokens;
+		attend->next_k[g] = next ? next : attend->k[g];
 	}
 	attend->k_stride = tokens;
 	attend->v_stride = width;
@@ -226,9 +263,10 @@ static bool block_pairs(const struct attention_job *job, const struct unit *unit
 	return *from >= 0;
 }
 
-/* One block for the pairs that see it. acc, max and sum are indexed from *from on. end: the caller's next blocks are below it. */
-static bool attend_block(const struct attention_job *job, const struct unit *unit, int block, int end, struct cpu_scratch *scratch, int *from,
-                         int *to, struct attend_args *attend)
+/* One block for the pairs that see it. acc, max and sum are indexed from *from on. end: the caller's next blocks are below it; beyond,
+ * `after` comes. */
+static bool attend_block(const struct attention_job *job, const struct unit *unit, int block, int end, const struct upcoming *after,
+                         struct cpu_scratch *scratch, int *from, int *to, struct attend_args *attend)
 {
 	if (!block_pairs(job, unit, block, from, to, attend)) return false;
 	attend->rows = *to - *from;
@@ -244,7 +282,8 @@ static bool attend_block(const struct attention_job *job, const struct unit *uni
 	}
 	int last_lo, last_hi;
 	pair_range(job, unit, unit->count - 1, &last_lo, &last_hi);
-	find_groups(job, unit, block, lo, hi, last_hi < end * KV_BLOCK ? last_hi : end * KV_BLOCK, attend);
+	struct upcoming next = {unit_table(job, unit), unit->kv_head, block + 1, 0, last_hi < end * KV_BLOCK ? last_hi : end * KV_BLOCK};
+	find_groups(job, unit, block, lo, hi, block + 1 < end ? &next : after, attend);
 	job->kernels->attend(attend);
 	return true;
 }
@@ -288,27 +327,47 @@ static void finish(const struct attention_job *job, const struct unit *unit, int
 	job->kernels->divide(out, running->acc, running->sum, job->args->cache->layout.head_dim);
 }
 
-/* A whole unit. Units are taken from the last on: later rows see more, and long work should begin first. */
-static void unit_chunk(void *context, int chunk, int member)
+static void whole_unit(const struct attention_job *job, const struct unit *unit, const struct upcoming *after, struct cpu_scratch *scratch)
 {
-	const struct attention_job *job = context;
-	struct cpu_scratch *scratch = &job->stream->scratch[member];
-	struct unit unit = find_unit(job, job->units - 1 - chunk);
 	int width = value_width(job->args->cache->layout.head_dim);
 	struct running running[TILE_MAX_ROWS];
-	for (int i = 0; i < unit.count; i++) running[i] = (struct running){.acc = tile_part(scratch, TILE_RUNNING) + (size_t)i * TILE_STRIDE};
-	load_queries(job, &unit, tile_part(scratch, TILE_QUERY));
+	for (int i = 0; i < unit->count; i++) running[i] = (struct running){.acc = tile_part(scratch, TILE_RUNNING) + (size_t)i * TILE_STRIDE};
+	load_queries(job, unit, tile_part(scratch, TILE_QUERY));
 	int first, end;
-	unit_blocks(job, &unit, &first, &end);
+	unit_blocks(job, unit, &first, &end);
 	float max[TILE_MAX_ROWS], sum[TILE_MAX_ROWS];
 	struct attend_args attend = {.max = max, .sum = sum};
 	for (int block = first; block < end; block++) {
 		int from, to;
-		if (!attend_block(job, &unit, block, end, scratch, &from, &to, &attend)) continue;
+		if (!attend_block(job, unit, block, end, after, scratch, &from, &to, &attend)) continue;
 		for (int i = from; i < to; i++)
 			merge_block(job->kernels, &running[i], attend.acc + (size_t)(i - from) * TILE_STRIDE, max[i - from], sum[i - from], width);
 	}
-	for (int i = 0; i < unit.count; i++) finish(job, &unit, i, &running[i]);
+	for (int i = 0; i < unit->count; i++) finish(job, unit, i, &running[i]);
+}
+
+/* `run` units. They are taken from the last on: later rows see more, and long work should begin first. Short contexts are a block each,
+ * whose keys would come cold: so the values of one unit are summed while the keys of the next are fetched. */
+static void unit_chunk(void *context, int chunk, int member)
+{
+	const struct attention_job *job = context;
+	int from = job->units - 1 - chunk * job->run, to = from - job->run < -1 ? -1 : from - job->run;
+	struct unit unit = find_unit(job, from);
+	for (int i = from; i > to; i--) {
+		struct unit next = unit;
+		struct upcoming after = {0};
+		int then = i - 1 > to ? i - 1 : i - 1 - (team_members(cpu_team(&job->stream->base)) - 1) * job->run; /* members take turns, mostly */
+		if (then >= 0) {
+			int last_lo;
+			next = find_unit(job, then);
+			after = (struct upcoming){.table = unit_table(job, &next), .kv_head = next.kv_head};
+			pair_range(job, &next, next.count - 1, &last_lo, &after.end);
+			pair_range(job, &next, 0, &after.lo, &last_lo);
+			after.block = after.lo / KV_BLOCK;
+		}
+		whole_unit(job, &unit, &after, &job->stream->scratch[member]);
+		unit = next;
+	}
 }
 
 /* Partial of (unit, pair, block): acc, with max and sum behind it (TILE_STRIDE leaves room). */
@@ -335,7 +394,7 @@ static void split_chunk(void *context, int chunk, int member)
 	int width = value_width(job->args->cache->layout.head_dim);
 	for (int block = first; block < end; block++) {
 		int from, to;
-		if (!attend_block(job, &unit, block, end, scratch, &from, &to, &attend)) continue;
+		if (!attend_block(job, &unit, block, end, &(struct upcoming){0}, scratch, &from, &to, &attend)) continue;
 		for (int i = from; i < to; i++) {
 			float *partial = partial_of(job, index, i, block);
 			memcpy(partial, attend.acc + (size_t)(i - from) * TILE_STRIDE, (size_t)width * sizeof *partial);
@@ -408,7 +467,9 @@ enum status cpu_attention(struct stream *base, const struct attention_args *args
 	bool split = members > 1 && job.blocks > 1 && job.units < SPLIT_UNITS * members &&
 	             (int64_t)job.units * job.kernels->attend_rows * job.blocks <= stream->partials && (int64_t)job.units * job.blocks <= TEAM_MAX_CHUNKS;
 	if (!split) {
-		team_run(team, job.units, unit_chunk, &job);
+		job.run = job.units / (ATTEND_CHUNKS * members) > 1 ? job.units / (ATTEND_CHUNKS * members) : 1;
+		if (job.run > ATTEND_RUN) job.run = ATTEND_RUN;
+		team_run(team, (job.units + job.run - 1) / job.run, unit_chunk, &job);
 		return STATUS_OK;
 	}
 	job.run = (job.units * job.blocks + 8 * members - 1) / (8 * members);

@@ -11,7 +11,7 @@
 #include "device/cpu/kernels.h"
 #include "device/cpu/quant.h"
 
-#define UNROLL_ROWS _Pragma("GCC unroll 14")
+#define UNROLL_ROWS _Pragma("GCC unroll 24")
 #define UNROLL_OCTET _Pragma("GCC unroll 8")
 
 /* One case a row count: `body(n)` with n a constant. */
@@ -23,6 +23,7 @@
 	ROW_CASE(9, body) ROW_CASE(10, body) ROW_CASE(11, body) ROW_CASE(12, body) ROW_CASE(13, body) ROW_CASE(14, body)
 
 #define QUANT_CASE(n, type) case n: QUANT_CHAIN(type, n) break;
+#define HALVES_CASE(n, type) case n: QUANT_CHAIN_HALVES(type, n) break;
 
 /* Halves are added (maximum taken) until one lane is left: the order of isa_c.c. */
 VEC float lane_sum(v16 a)
@@ -134,30 +135,26 @@ static void chain_bf16(float *acc, const void *w, const float *x, int k, int row
 
 /* --- linear over block types ------------------------------------------------------------------------------------------ */
 
-/* Scale and min of outputs [0,16) and [16,32) for the inputs from 8 * octet of a group on. */
-VEC void quant_scales(enum dtype type, const char *block, const char *group, int octet, v16 scale[2], v16 min[2])
+/* Scale and min of outputs [16 h, 16 h + 16) for the inputs from 8 * octet of a group on. */
+VEC void quant_scales(enum dtype type, const char *block, const char *group, int octet, int h, v16 *scale, v16 *min)
 {
 	const struct quant_layout at = quant_layout(type);
-	for (int h = 0; h < 2; h++) {
-		scale[h] = v_load_f16((const uint16_t *)(const void *)block + h * LANES);
-		if (type == DTYPE_Q6_K) scale[h] = v_mul(scale[h], v_load_i8((const int8_t *)group + octet / 2 * PANEL + h * LANES));
-		else if (at.scales) scale[h] = v_mul(scale[h], v_load_u8((const uint8_t *)group + h * LANES));
-		if (!at.min) continue;
-		min[h] = v_load_f16((const uint16_t *)(const void *)(block + at.min) + h * LANES);
-		if (at.mins) min[h] = v_negate(v_mul(min[h], v_load_u8((const uint8_t *)group + at.scales + h * LANES)));
-	}
+	*scale = v_load_f16((const uint16_t *)(const void *)block + h * LANES);
+	if (type == DTYPE_Q6_K) *scale = v_mul(*scale, v_load_i8((const int8_t *)group + octet / 2 * PANEL + h * LANES));
+	else if (at.scales) *scale = v_mul(*scale, v_load_u8((const uint8_t *)group + h * LANES));
+	if (!at.min) return;
+	*min = v_load_f16((const uint16_t *)(const void *)(block + at.min) + h * LANES);
+	if (at.mins) *min = v_negate(v_mul(*min, v_load_u8((const uint8_t *)group + at.scales + h * LANES)));
 }
 
-/* Eight inputs of 32 outputs as words: four low bits each, and what lies above them, moved up by four. */
-VEC void quant_words(enum dtype type, const char *group, int octet, w16 low[2], w16 high[2])
+/* Eight inputs of these outputs as words: four low bits each, and what lies above them, moved up by four. */
+VEC void quant_words(enum dtype type, const char *group, int octet, int h, w16 *low, w16 *high)
 {
 	const struct quant_layout at = quant_layout(type);
 	if (type == DTYPE_Q8_0) return;
-	for (int h = 0; h < 2; h++) {
-		low[h] = w_load(group + at.low + (octet * PANEL + h * LANES) * 4);
-		if (at.high_bits == 2) high[h] = w_up(w_down(w_load(group + at.high + (octet / 2 * PANEL + h * LANES) * 4), octet % 2 * 16), 4);
-		if (at.high_bits == 1) high[h] = w_up(w_down(w_load(group + at.high + h * LANES * 4), octet * 8), 4);
-	}
+	*low = w_load(group + at.low + (octet * PANEL + h * LANES) * 4);
+	if (at.high_bits == 2) *high = w_up(w_down(w_load(group + at.high + (octet / 2 * PANEL + h * LANES) * 4), octet % 2 * 16), 4);
+	if (at.high_bits == 1) *high = w_up(w_down(w_load(group + at.high + h * LANES * 4), octet * 8), 4);
 }
 
 /* Input i of the eight, of 16 outputs. */
@@ -172,23 +169,40 @@ VEC v16 quant_weight(enum dtype type, const char *bytes, int i, w16 low, w16 hig
 	return quant_layout(type).min ? v_fma(scale, q, min) : v_mul(scale, q);
 }
 
-/* Inputs [k0, k0 + k) of a panel in ascending order, widened in registers: `USE(w0, w1)` for each. Reads the panel once, as one stream;
- * a weight takes four instructions or so, so that memory is the limit of a single row where there are two threads to it. */
-#define QUANT_LOOP(type, USE)                                                                                            \
+#define QUANT_AHEAD_ROWS 4
+
+/* Cache lines that a group takes of the stream. */
+VEC int quant_lines(enum dtype type)
+{
+	const struct quant_layout at = quant_layout(type);
+	return (at.group + (dtype_block(type) == QUANT_GROUP ? at.head : 0) + 63) / 64;
+}
+
+/* Inputs [k0, k0 + k) of a panel in ascending order, halves [from, to) of its outputs, widened in registers: `USE` for each input, with
+ * w[h]. Reads the panel once, as one stream; a weight takes four instructions or so, so that memory is the limit of a single row where
+ * there are two threads to it. */
+#define QUANT_AHEAD_BYTES 2048
+#define QUANT_LOOP(type, from, to, ahead, USE)                                                                                  \
 	const int size = dtype_block(type);                                                                              \
 	for (int at = k0; at < k0 + k; at += QUANT_GROUP) {                                                              \
 		const char *block = (const char *)panel + (size_t)(at / size) * (size_t)quant_layout(type).bytes;        \
 		const char *group = block + quant_layout(type).head + at % size / QUANT_GROUP * quant_layout(type).group; \
-		v16 scale[2] = {v_zero(), v_zero()}, min[2] = {v_zero(), v_zero()};                                                             \
+		v16 scale[2] = {v_zero(), v_zero()}, min[2] = {v_zero(), v_zero()};                                      \
 		w16 low[2] = {w_zero(), w_zero()}, high[2] = {w_zero(), w_zero()};                                       \
 		for (int octet = 0; octet < 4; octet++) {                                                                \
-			if (octet == 0 || (type == DTYPE_Q6_K && octet == 2)) quant_scales(type, block, group, octet, scale, min); \
-			quant_words(type, group, octet, low, high);                                                      \
+			if (ahead)                                                                                       \
+				for (int line = octet; line < quant_lines(type); line += 4) PREFETCH(group + QUANT_AHEAD_BYTES + line * 64); \
+			for (int h = (from); h < (to); h++) {                                                            \
+				if (octet == 0 || (type == DTYPE_Q6_K && octet == 2))                                    \
+					quant_scales(type, block, group, octet, h, &scale[h], &min[h]);                  \
+				quant_words(type, group, octet, h, &low[h], &high[h]);                                   \
+			}                                                                                                \
 			const char *bytes = group + octet * 8 * PANEL; /* Q8_0 */                                        \
 			UNROLL_OCTET for (int i = 0; i < 8; i++)                                                         \
 			{                                                                                                \
-				v16 w0 = quant_weight(type, bytes, i, low[0], high[0], scale[0], min[0]);                \
-				v16 w1 = quant_weight(type, bytes + LANES, i, low[1], high[1], scale[1], min[1]);        \
+				v16 w[2];                                                                                \
+				for (int h = (from); h < (to); h++)                                                      \
+					w[h] = quant_weight(type, bytes + h * LANES, i, low[h], high[h], scale[h], min[h]); \
 				USE                                                                                      \
 			}                                                                                                \
 		}                                                                                                        \
@@ -197,32 +211,52 @@ VEC v16 quant_weight(enum dtype type, const char *bytes, int i, w16 low, w16 hig
 #define QUANT_FMA(n)                                     \
 	UNROLL_ROWS for (int r = 0; r < (n); r++)        \
 	{                                                \
-		v16 b = v_set(x[r]);                     \
-		a[r][0] = v_fma(b, w0, a[r][0]);         \
-		a[r][1] = v_fma(b, w1, a[r][1]);         \
+		v16 b = v_set(xi[r]);                    \
+		a[r][0] = v_fma(b, w[0], a[r][0]);       \
+		a[r][1] = v_fma(b, w[1], a[r][1]);       \
 	}                                                \
-	x += (n);
+	xi += (n);
+
+#define QUANT_FMA_HALF(n, h)                             \
+	UNROLL_ROWS for (int r = 0; r < (n); r++) a[r] = v_fma(v_set(xi[r]), w[h], a[r]); \
+	xi += (n);
 
 #define QUANT_STORE                         \
-	v_store(out, w0);                   \
-	v_store(out + LANES, w1);           \
+	v_store(out, w[0]);                 \
+	v_store(out + LANES, w[1]);         \
 	out += PANEL;
 
 #define QUANT_CHAIN(type, n)                                             \
 	{                                                                \
 		v16 a[n][2];                                             \
+		const float *xi = x;                                     \
 		UNROLL_ROWS for (int r = 0; r < (n); r++)                \
 		{                                                        \
 			a[r][0] = v_load(acc + r * PANEL);               \
 			a[r][1] = v_load(acc + r * PANEL + LANES);       \
 		}                                                        \
-		QUANT_LOOP(type, QUANT_FMA(n))                           \
+		QUANT_LOOP(type, 0, 2, (n) >= QUANT_AHEAD_ROWS, QUANT_FMA(n))                     \
 		UNROLL_ROWS for (int r = 0; r < (n); r++)                \
 		{                                                        \
 			v_store(acc + r * PANEL, a[r][0]);               \
 			v_store(acc + r * PANEL + LANES, a[r][1]);       \
 		}                                                        \
 	}
+
+/* More rows, one half of the outputs after the other: half the accumulators a row, so that twice the rows share what a weight costs. The
+ * second half comes from the cache. */
+#define QUANT_CHAIN_HALF(type, n, h)                                     \
+	{                                                                \
+		v16 a[n];                                                \
+		const float *xi = x;                                     \
+		UNROLL_ROWS for (int r = 0; r < (n); r++) a[r] = v_load(acc + r * PANEL + (h) * LANES); \
+		QUANT_LOOP(type, h, (h) + 1, (h) == 0, QUANT_FMA_HALF(n, h))       \
+		UNROLL_ROWS for (int r = 0; r < (n); r++) v_store(acc + r * PANEL + (h) * LANES, a[r]); \
+	}
+
+#define QUANT_CHAIN_HALVES(type, n) \
+	QUANT_CHAIN_HALF(type, n, 0)  \
+	QUANT_CHAIN_HALF(type, n, 1)
 
 #define QUANT_TYPE(type)                                                                                         \
 	static void chain_##type(float *acc, const void *panel, const float *x, int k0, int k, int rows)         \
@@ -231,7 +265,7 @@ VEC v16 quant_weight(enum dtype type, const char *bytes, int i, w16 low, w16 hig
 	}                                                                                                        \
 	static void widen_##type(float *out, const void *panel, int k0, int k)                                   \
 	{                                                                                                        \
-		QUANT_LOOP(DTYPE_##type, QUANT_STORE)                                                            \
+		QUANT_LOOP(DTYPE_##type, 0, 2, 0, QUANT_STORE)                                                      \
 	}
 QUANT_TYPES(QUANT_TYPE)
 

@@ -21,8 +21,11 @@
 /* Below this many multiplications the caller works alone. */
 #define SERIAL_PRODUCTS 65536
 /* Elements of x below which packing is not shared. */
-#define SERIAL_PACK 16384
+#define SERIAL_PACK 4096
+#define PREFETCH_NEXT_BYTES 2048
 #define PACK_CHUNK_K 512
+#define PACK_CHUNKS 2 /* a member's, at least, where a chunk is then no shorter than PACK_STEP_K */
+#define PACK_STEP_K 16 /* k-steps transposed at a time: a cache line of each row to as many of the tile */
 #define PUT_CHUNK_K 64 /* k-steps transposed at a time: 32 source rows of 128 bytes, 4 KiB of panel */
 
 struct linear_job {
@@ -32,8 +35,9 @@ struct linear_job {
 	const float *x; /* tiles, packed; a single row as it is */
 	int rows, tiles, blocks;
 	int panels, group, groups; /* panels, panels per item, items along them */
+	int packs;                 /* parts along k that are packed apart */
 	int chunk_k;
-	bool widen; /* block type: by way of scratch */
+	bool quant, widen; /* block type; by way of scratch */
 	int spans, leaves, leaf_k;
 	struct sum_span span[SUMTREE_MAX_SPANS];   /* relative to the rank's first leaf */
 	uint8_t merges[SUMTREE_MAX_LEAVES];
@@ -49,19 +53,28 @@ static int block_begin(const struct linear_job *job, int block)
 	return (int)((int64_t)block * job->tiles / job->blocks);
 }
 
-/* Tile `chunk % tiles`, k-steps [chunk / tiles * PACK_CHUNK_K ...): x [row][k] to [k][row]. */
+/* Tile `chunk % tiles`, part `chunk / tiles` of the k-steps: x [row][k] to [k][row]. */
 static void pack_chunk(void *context, int chunk, int member)
 {
 	(void)member;
 	const struct linear_job *job = context;
 	const struct tensor *x = &job->args->x;
-	int tile = chunk % job->tiles, row = tile_begin(job, tile), height = tile_begin(job, tile + 1) - row;
-	int k0 = chunk / job->tiles * PACK_CHUNK_K, k1 = x->cols - k0 < PACK_CHUNK_K ? x->cols : k0 + PACK_CHUNK_K;
-	float *out = job->stream->packed + (size_t)row * (size_t)x->cols + (size_t)k0 * (size_t)height;
-	for (int r = 0; r < height; r++) {
-		const float *in = cpu_row(x, row + r);
-		for (int k = k0; k < k1; k++) out[(size_t)(k - k0) * (size_t)height + (size_t)r] = in[k];
-	}
+	int tile = chunk % job->tiles, row = tile_begin(job, tile), height = tile_begin(job, tile + 1) - row, part = chunk / job->tiles;
+	int steps_all = (x->cols + PACK_STEP_K - 1) / PACK_STEP_K;
+	int k0 = (int)((int64_t)part * steps_all / job->packs) * PACK_STEP_K, k1 = (int)((int64_t)(part + 1) * steps_all / job->packs) * PACK_STEP_K;
+	if (k1 > x->cols) k1 = x->cols;
+	int first = k0;
+	float *out = job->stream->packed + (size_t)row * (size_t)x->cols + (size_t)first * (size_t)height;
+	for (; k0 < k1; k0 += PACK_STEP_K)
+		for (int r = 0; r < height; r++) {
+			const float *in = cpu_row(x, row + r) + k0;
+			float *to = out + (size_t)(k0 - first) * (size_t)height + (size_t)r;
+			int steps = k1 - k0 < PACK_STEP_K ? k1 - k0 : PACK_STEP_K;
+			if (steps < PACK_STEP_K)
+				for (int k = 0; k < steps; k++) to[(size_t)k * (size_t)height] = in[k];
+			else
+				for (int k = 0; k < PACK_STEP_K; k++) to[(size_t)k * (size_t)height] = in[k];
+		}
 }
 
 struct item {
@@ -140,17 +153,28 @@ static void store(const struct item *item, int slot)
 		for (int r = 0; r < item->rows; r++) {
 			float *y = cpu_row(&args->y, item->row + r) + slot * args->y.slot_stride + n0;
 			const float *acc = chains(item, p, 0) + (size_t)r * PANEL;
-			if (!args->bias) memcpy(y, acc, (size_t)n * sizeof *y);
+			if (!args->bias && n == PANEL) memcpy(y, acc, PANEL * sizeof *y); /* no call: there are rows * panels of these */
+			else if (!args->bias) memcpy(y, acc, (size_t)n * sizeof *y);
 			else
 				for (int i = 0; i < n; i++) y[i] = acc[i] + args->bias[n0 + i];
 		}
 	}
 }
 
+/* The panel that this member is likely to take next: its beginning, for which no prefetch of a kernel asks. */
+static void prefetch_next(const struct linear_job *job, int group)
+{
+	int panel = (group + team_members(cpu_team(&job->stream->base))) * job->group;
+	if (panel >= job->panels) return;
+	const char *w = (const char *)job->args->weight->data + (size_t)panel * panel_bytes(job->args->weight);
+	for (int i = 0; i < PREFETCH_NEXT_BYTES; i += 64) __builtin_prefetch(w + i, 0, 2);
+}
+
 static void linear_chunk(void *context, int chunk, int member)
 {
 	const struct linear_job *job = context;
 	int group = chunk / job->blocks, block = chunk % job->blocks;
+	if (job->quant) prefetch_next(job, group);
 	struct item item = {
 		.job = job,
 		.scratch = &job->stream->scratch[member],
@@ -233,13 +257,15 @@ enum status cpu_linear(struct stream *base, const struct linear_args *args, stru
 	TRY(plan_sum(&job, err));
 	if (!job.rows) return STATUS_OK;
 	int k = args->weight->k, members = team_members(cpu_team(base));
-	job.tiles = (job.rows + job.kernels->linear_rows - 1) / job.kernels->linear_rows;
-	int block_tiles = LINEAR_BLOCK_ROWS / job.kernels->linear_rows;
+	job.quant = !dtype_is_plain(args->weight->dtype);
+	/* A chain begins with a group; leaves of another size are rare and go by way of scratch. */
+	job.widen = job.quant && (job.rows > job.kernels->quant_rows || job.leaf_k % QUANT_GROUP);
+	int tile_rows = job.quant && !job.widen ? job.kernels->quant_rows : job.kernels->linear_rows;
+	job.tiles = (job.rows + tile_rows - 1) / tile_rows;
+	int block_tiles = LINEAR_BLOCK_ROWS / tile_rows;
 	job.blocks = (job.tiles + block_tiles - 1) / block_tiles;
 	job.panels = (args->weight->n + PANEL - 1) / PANEL;
 	bool few = job.rows <= LINEAR_FEW_ROWS;
-	/* A chain begins with a group; leaves of another size are rare and go by way of scratch. */
-	job.widen = !dtype_is_plain(args->weight->dtype) && (job.rows > job.kernels->quant_rows || job.leaf_k % QUANT_GROUP);
 	job.chunk_k = job.widen ? LINEAR_WIDE_K : few ? job.leaf_k : LINEAR_CHUNK_K;
 	/* Several panels an item save reads of x; too few items leave a member idle at the end. */
 	job.group = few ? 1 : LINEAR_BLOCK_PANELS;
@@ -248,7 +274,9 @@ enum status cpu_linear(struct stream *base, const struct linear_args *args, stru
 	job.x = args->x.data;
 	if (job.rows > 1) {
 		job.x = stream->packed;
-		run(&job, job.tiles * ((k + PACK_CHUNK_K - 1) / PACK_CHUNK_K), (int64_t)job.rows * k < SERIAL_PACK, pack_chunk);
+		job.packs = (k + PACK_CHUNK_K - 1) / PACK_CHUNK_K;
+		if (job.packs * job.tiles < members * PACK_CHUNKS) job.packs = (members * PACK_CHUNKS + job.tiles - 1) / job.tiles;
+		run(&job, job.tiles * job.packs, (int64_t)job.rows * k < SERIAL_PACK, pack_chunk);
 	}
 	run(&job, job.groups * job.blocks, (int64_t)job.rows * k * args->weight->n < SERIAL_PRODUCTS, linear_chunk);
 	return STATUS_OK;

@@ -128,7 +128,7 @@ template <typename T, int ELEMENTS, int HEADS> GPU_KERNEL(THREADS) attention_dec
 	gpu_start_next();
 	const int row = p.dense ? seq : p.row_start[seq];
 	if (!p.dense && p.row_start[seq + 1] - row != 1) return;
-	const attention_range range = attention_split(p, p.position[row], (int)blockIdx.x, 4 * WORKERS);
+	const attention_range range = attention_split(p, p.position[row], (int)blockIdx.x, p.splits, 4 * WORKERS);
 	if ((int)blockIdx.x >= range.active) return;
 
 	for (int i = (int)threadIdx.x; i < HEADS * width; i += THREADS) {

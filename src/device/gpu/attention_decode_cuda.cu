@@ -7,8 +7,9 @@
  *   O^T[d][head] += V^T P^T: lane (g, c) holds the pieces g, g + 8, … of keys 2c, 2c+1, 2c+8, 2c+9; a byte permutation pairs neighbouring keys.
  *     Row g of product (h, t) is d = 64 h + 8 g + t, row g + 8 is d = 64 h + 8 g + t + 4.
  * All loads are 16 bytes, full sectors; those of the wave's next group are in flight while this one is computed. Waves keep maximum, sum and
- * vector of their own, merged through shared memory at the end. The splits of a row are one cluster: each block then adds up a share of the row's
- * outputs from all blocks' shared memory.
+ * vector of their own, merged through shared memory at the end. The splits of a row are one or several clusters: each block then adds up a share of
+ * the row's outputs from its cluster's shared memory. Several clusters have work only where a context is long; they leave their sums in the
+ * workspace, and the last block to arrive adds up its share of them.
  *
  * A wave's first group is read before gpu_wait_previous, unless this step writes its last key: block tables, positions and older keys were there
  * before the step's first kernel (copies do not overlap with kernels).
@@ -23,7 +24,9 @@
 #define HEADS 8        /* of a block */
 #define MAX_CLUSTER 16
 #define FEW_KEYS 64    /* fewest keys worth a block */
+#define MANY_KEYS 256  /* with more for each of its blocks, a row's next cluster gets work */
 #define SM_WAVES 12    /* on a multiprocessor, by their registers */
+#define MAX_CLUSTERS 8 /* of a row */
 
 template <int DIM> struct key_regs {
 	gpu_vec16 low[DIM / 32], high[DIM / 32]; /* keys g, g + 8 */
@@ -73,14 +76,16 @@ template <int DIM> GPU_TEMPLATE void cut_group(float *score, value_regs<DIM> &v,
 /* score[4] = S^T of 16 keys and 8 heads in the layout of C. */
 template <typename T, int DIM> GPU_TEMPLATE void score_keys(float *score, const key_regs<DIM> &k, const gpu_vec16 *query)
 {
-	GPU_UNROLL for (int i = 0; i < 4; i++) score[i] = 0;
+	float other[4]; /* two chains: half of the latency */
+	GPU_UNROLL for (int i = 0; i < 4; i++) score[i] = other[i] = 0;
 	GPU_UNROLL for (int j = 0; j < DIM / 32; j++) {
 		const gpu_vec16 q = query[j];
 		GPU_UNROLL for (int half = 0; half < 4; half += 2) {
 			const uint32_t a[4] = {k.low[j].x[half], k.high[j].x[half], k.low[j].x[half + 1], k.high[j].x[half + 1]};
-			tensor_mma<T>(score, a, q.x[half], q.x[half + 1]);
+			tensor_mma<T>(half ? other : score, a, q.x[half], q.x[half + 1]);
 		}
 	}
+	GPU_UNROLL for (int i = 0; i < 4; i++) score[i] += other[i];
 }
 
 /* acc[DIM / 64][4][4] += V^T P^T. */
@@ -136,6 +141,7 @@ GPU_DEVICE group_place find_group(const attention_params &p, const int32_t *tabl
 struct decode_job {
 	attention_range range;
 	int seq, row, position, kv_head, first_head, heads;
+	int unit, cluster, index, clusters; /* row and slice; blocks of a cluster; this cluster and how many of them have work */
 };
 
 /* Queries: lane (g, c) holds the pieces c, c + 4, … of head g. */
@@ -254,11 +260,40 @@ GPU_TEMPLATE void merge_waves(const attention_params &p, const decode_job &job, 
 	}
 }
 
-/* This block's share of the row's outputs, from the results of the cluster's `active` blocks. */
-template <typename T, int DIM, int WAVES> GPU_TEMPLATE void merge_cluster(const attention_params &p, const decode_job &job, uint32_t result)
+/* Running sum of results that have maxima of their own. */
+struct merged {
+	float max, sum;
+	float4 value;
+};
+GPU_DEVICE void merge_one(merged &to, float max, float sum, float4 value)
 {
-	const int share = (int)gridDim.x, active = job.range.active;
-	for (int i = (int)blockIdx.x + (int)threadIdx.x * share; i < job.heads * (DIM / 4); i += WAVES * 32 * share) {
+	float mine, theirs;
+	attention_merge(to.max, to.sum, max, sum, &mine, &theirs);
+	to.value.x *= mine, to.value.y *= mine, to.value.z *= mine, to.value.w *= mine;
+	add_scaled(to.value, value, theirs);
+}
+
+/* Item i of a row: four d of a head. */
+template <typename T, int DIM> GPU_TEMPLATE void put_item(const attention_params &p, const decode_job &job, int i, const merged &m)
+{
+	const int h = i / (DIM / 4), d = i % (DIM / 4) * 4;
+	if (d < p.head_dim) put_four((T *)p.out + (int64_t)job.row * p.out_stride + (int64_t)(job.first_head + h) * p.head_dim + d, m.value, 1.0f / m.sum);
+}
+
+/* A row's items are dealt to the blocks of its cluster: item = rank + cluster * n. Place of an item's sum over one cluster in the workspace: the four
+ * values, then maximum and sum. */
+template <int DIM> GPU_TEMPLATE float4 *sum_place(const attention_params &p, const decode_job &job, int cluster, int item)
+{
+	const int most = (int)gridDim.x / job.cluster;
+	return (float4 *)p.partial + (((int64_t)job.unit * most + cluster) * (HEADS * DIM / 4) + item) * 2;
+}
+
+/* This block's share of the sums over its cluster, of whose blocks `active` have results: to `out`, or to the workspace where there are several
+ * clusters. */
+template <typename T, int DIM, int WAVES>
+GPU_TEMPLATE void merge_cluster(const attention_params &p, const decode_job &job, int rank, int active, uint32_t result)
+{
+	for (int i = rank + (int)threadIdx.x * job.cluster; i < job.heads * (DIM / 4); i += WAVES * 32 * job.cluster) {
 		const int h = i / (DIM / 4), d = i % (DIM / 4) * 4;
 		float2 stats[MAX_CLUSTER];
 		float4 part[MAX_CLUSTER];
@@ -268,17 +303,35 @@ template <typename T, int DIM, int WAVES> GPU_TEMPLATE void merge_cluster(const 
 			stats[s] = cluster_load2(there + (uint32_t)(HEADS * DIM + h * 2) * 4);
 			part[s] = cluster_load4(there + (uint32_t)(h * DIM + d) * 4);
 		}
-		float max = ATTENTION_NONE, sum = 0;
-		float4 value = {0, 0, 0, 0};
+		merged m = {ATTENTION_NONE, 0, {0, 0, 0, 0}};
 		GPU_UNROLL for (int s = 0; s < MAX_CLUSTER; s++)
-			if (s < active) max = fmaxf(max, stats[s].x);
+			if (s < active) m.max = fmaxf(m.max, stats[s].x);
 		GPU_UNROLL for (int s = 0; s < MAX_CLUSTER; s++) {
 			if (s >= active) continue;
-			const float factor = tensor_exp2(stats[s].x - max);
-			sum = gpu_fma(stats[s].y, factor, sum);
-			add_scaled(value, part[s], factor);
+			const float factor = tensor_exp2(stats[s].x - m.max);
+			m.sum = gpu_fma(stats[s].y, factor, m.sum);
+			add_scaled(m.value, part[s], factor);
 		}
-		if (d < p.head_dim) put_four((T *)p.out + (int64_t)job.row * p.out_stride + (int64_t)(job.first_head + h) * p.head_dim + d, value, 1.0f / sum);
+		if (job.clusters == 1) {
+			put_item<T, DIM>(p, job, i, m);
+			continue;
+		}
+		float4 *to = sum_place<DIM>(p, job, job.index, i);
+		to[0] = m.value, to[1] = float4{m.max, m.sum, 0, 0};
+	}
+}
+
+/* The row's clusters' sums of this block's share. */
+template <typename T, int DIM, int WAVES> GPU_TEMPLATE void merge_clusters(const attention_params &p, const decode_job &job, int rank)
+{
+	for (int i = rank + (int)threadIdx.x * job.cluster; i < job.heads * (DIM / 4); i += WAVES * 32 * job.cluster) {
+		merged m = {ATTENTION_NONE, 0, {0, 0, 0, 0}};
+		for (int c = 0; c < job.clusters; c++) {
+			const float4 *from = sum_place<DIM>(p, job, c, i);
+			const float4 value = from[0], stats = from[1];
+			merge_one(m, stats.x, stats.y, value);
+		}
+		put_item<T, DIM>(p, job, i, m);
 	}
 }
 
@@ -288,27 +341,44 @@ template <int DIM, int WAVES> static constexpr size_t decode_shared(int heads)
 	return (size_t)(WAVES * heads * (DIM + 4) + HEADS * (DIM + 2) + WAVES * HEADS * 2) * sizeof(float);
 }
 
+/* Keys of block `split` of the row's grid; how many of the row's clusters have work. */
+GPU_DEVICE void cut_row(const attention_params &p, decode_job &job, int split)
+{
+	const int most = (int)gridDim.x / job.cluster, keys = p.window > 0 && p.window <= job.position ? p.window : job.position + 1;
+	int clusters = (keys + job.cluster * MANY_KEYS - 1) / (job.cluster * MANY_KEYS);
+	clusters = clusters < most ? clusters : most;
+	job.range = attention_split(p, job.position, split, clusters * job.cluster, FEW_KEYS);
+	job.clusters = (job.range.active + job.cluster - 1) / job.cluster;
+	job.index = split / job.cluster;
+}
+
 template <typename T, int DIM, bool EXACT, int WAVES>
-__global__ void __launch_bounds__(WAVES * 32, DIM > 128 ? 1 : SM_WAVES / WAVES) attention_decode_tensor_kernel(const attention_params p)
+__global__ void __launch_bounds__(WAVES * 32, DIM > 128 ? 1 : SM_WAVES / WAVES) attention_decode_tensor_kernel(const attention_params p, int cluster)
 {
 	GPU_DYNAMIC_SHARED(dynamic);
+	GPU_SHARED(int, flag, 1);
 	const int slices = (p.group + HEADS - 1) / HEADS, slice = (int)blockIdx.y % slices, wave = (int)threadIdx.x / 32;
 	decode_job job;
 	job.seq = (int)blockIdx.z;
 	job.kv_head = (int)blockIdx.y / slices;
 	job.first_head = job.kv_head * p.group + slice * HEADS;
 	job.heads = p.group - slice * HEADS < HEADS ? p.group - slice * HEADS : HEADS;
+	job.unit = job.seq * (int)gridDim.y + (int)blockIdx.y;
+	job.cluster = cluster;
 	float *result = (float *)dynamic, *stats = result + HEADS * (DIM + 2), *acc = stats + WAVES * HEADS * 2;
 	job.row = p.dense ? job.seq : p.row_start[job.seq];
-	if (!p.dense && p.row_start[job.seq + 1] - job.row != 1) {
+	const int split = (int)blockIdx.x;
+	const bool single = p.dense || p.row_start[job.seq + 1] - job.row == 1;
+	if (single) {
+		job.position = p.position[job.row];
+		cut_row(p, job, split);
+	}
+	if (!single) {
 		gpu_wait_previous(); /* who waits for this kernel counts on it having waited */
 		return;
 	}
-	job.position = p.position[job.row];
-	job.range = attention_split(p, job.position, (int)blockIdx.x, FEW_KEYS);
-
-	const int split = (int)blockIdx.x, active = job.range.active;
-	if (split < active) {
+	if (job.index >= job.clusters) return; /* the row's first cluster waits */
+	if (split < job.range.active) {
 		wave_state<DIM> s = {};
 		s.max[0] = s.max[1] = ATTENTION_NONE;
 		attend<T, DIM, EXACT, WAVES>(p, job, s);
@@ -320,60 +390,66 @@ __global__ void __launch_bounds__(WAVES * 32, DIM > 128 ? 1 : SM_WAVES / WAVES) 
 		gpu_wait_previous();
 		gpu_start_next();
 	}
-	if (active == 1) return; /* so do all blocks of the cluster */
-	cluster_sync();
-	merge_cluster<T, DIM, WAVES>(p, job, tensor_shared_address(result));
-	cluster_sync(); /* nobody leaves while others read its shared memory */
+	if (job.range.active == 1) return; /* so do all blocks of the cluster */
+	const int rank = split % cluster, left = job.range.active - job.index * cluster;
+	if (cluster > 1) cluster_sync();
+	merge_cluster<T, DIM, WAVES>(p, job, rank, left < cluster ? left : cluster, tensor_shared_address(result));
+	if (cluster > 1) cluster_sync(); /* nobody leaves while others read its shared memory */
+	if (job.clusters == 1) return;
+	if (attention_last_block(&p.counters[job.unit * cluster + rank], job.clusters, flag)) merge_clusters<T, DIM, WAVES>(p, job, rank);
 }
 
 /* ---- launcher */
 
-template <typename T, int DIM, bool EXACT, int WAVES> static gpu_error launch_waves(const struct gpu_context *ctx, const attention_params *p)
-{
-	const int slices = (p->group + HEADS - 1) / HEADS;
-	const size_t shared = decode_shared<DIM, WAVES>(p->group < HEADS ? p->group : HEADS);
-	gpu_error code = gpu_allow_shared((attention_decode_tensor_kernel<T, DIM, EXACT, WAVES>), shared);
-	if (code == GPU_OK && p->splits > 8) code = gpu_allow_clusters((attention_decode_tensor_kernel<T, DIM, EXACT, WAVES>));
-	if (code != GPU_OK) return code;
-	return gpu_launch_clusters(attention_decode_tensor_kernel<T, DIM, EXACT, WAVES>, (unsigned)p->splits,
-	                           dim3((unsigned)p->splits, (unsigned)(p->kv_heads * slices), (unsigned)p->seqs), dim3(WAVES * 32), shared, ctx->stream, *p);
-}
-
-/* How a launch is cut: waves of a block, splits of a row. */
+/* How a launch is cut: waves of a block, blocks of a cluster, clusters of a row. */
 struct decode_cut {
-	int waves, splits;
+	int waves, cluster, clusters;
 };
 
-/* SM_WAVES waves on each multiprocessor as evenly as blocks of 3, 4, 6 or 12 of them allow; more than one split only where units are few. In invariant
- * mode always the same. */
+/* From about a row and head for each multiprocessor on, SM_WAVES waves as evenly as blocks of 3, 4, 6 or 12 of them allow. With fewer, clusters of small
+ * blocks, two on each multiprocessor: clusters do not fill a device to the brim, and one that has to wait doubles the time. In invariant mode
+ * always the same. */
 static decode_cut cut_decode(int units, int multiprocessors, bool invariant)
 {
-	if (invariant) return {4, ATTENTION_CHUNKS};
-	if (units <= multiprocessors) {
-		int splits = MAX_CLUSTER;
-		while (splits > 1 && splits * units > multiprocessors) splits /= 2;
-		return {SM_WAVES, splits};
+	if (invariant) return {4, ATTENTION_CHUNKS, 1};
+	if (units * 4 <= multiprocessors) {
+		int clusters = 2 * multiprocessors / (units * 8);
+		return {4, 8, clusters < 1 ? 1 : clusters > MAX_CLUSTERS ? MAX_CLUSTERS : clusters};
 	}
-	static const int sizes[] = {6, 4, 3};
-	decode_cut best = {4, 1};
+	if (units * 2 <= multiprocessors) return {12, 2, 1};
+	static const int sizes[] = {12, 6, 4, 3};
+	decode_cut best = {4, 1, 1};
 	double most = 0;
 	for (int waves : sizes) {
 		const int room = multiprocessors * (SM_WAVES / waves), turns = (units + room - 1) / room;
 		const double used = (double)units / ((double)turns * room);
-		if (used > most) most = used, best.waves = waves;
+		if (used > most && (waves < 12 || turns == 1)) most = used, best.waves = waves;
 	}
 	return best;
 }
 
+template <typename T, int DIM, bool EXACT, int WAVES>
+static gpu_error launch_waves(const struct gpu_context *ctx, const attention_params *p, int slices, decode_cut cut)
+{
+	const size_t shared = decode_shared<DIM, WAVES>(p->group < HEADS ? p->group : HEADS);
+	gpu_error code = gpu_allow_shared((attention_decode_tensor_kernel<T, DIM, EXACT, WAVES>), shared);
+	if (code == GPU_OK && cut.cluster > 8) code = gpu_allow_clusters((attention_decode_tensor_kernel<T, DIM, EXACT, WAVES>));
+	if (code != GPU_OK) return code;
+	return gpu_launch_clusters(attention_decode_tensor_kernel<T, DIM, EXACT, WAVES>, (unsigned)cut.cluster,
+	                           dim3((unsigned)(cut.cluster * cut.clusters), (unsigned)(p->kv_heads * slices), (unsigned)p->seqs), dim3(WAVES * 32), shared,
+	                           ctx->stream, *p, cut.cluster);
+}
+
 template <typename T, int DIM, bool EXACT> static gpu_error launch_instance(const struct gpu_context *ctx, const attention_params *p)
 {
-	attention_params q = *p;
-	const decode_cut cut = cut_decode(p->seqs * p->kv_heads * ((p->group + HEADS - 1) / HEADS), ctx->props.multiprocessors, p->invariant);
-	q.splits = cut.splits;
-	if (DIM <= 128 && cut.waves == 12) return launch_waves<T, DIM, EXACT, DIM <= 128 ? 12 : 4>(ctx, &q);
-	if (DIM <= 128 && EXACT && cut.waves == 6) return launch_waves<T, DIM, EXACT, DIM <= 128 && EXACT ? 6 : 4>(ctx, &q);
-	if (DIM <= 128 && EXACT && cut.waves == 3) return launch_waves<T, DIM, EXACT, DIM <= 128 && EXACT ? 3 : 4>(ctx, &q);
-	return launch_waves<T, DIM, EXACT, 4>(ctx, &q);
+	const int slices = (p->group + HEADS - 1) / HEADS, units = p->seqs * p->kv_heads * slices;
+	decode_cut cut = cut_decode(units, ctx->props.multiprocessors, p->invariant);
+	const size_t bytes = (size_t)units * (size_t)cut.clusters * (HEADS * DIM / 4) * 2 * sizeof(float4);
+	if (bytes > ctx->workspace_bytes || (int64_t)units * cut.cluster > GPU_COUNTERS) cut.clusters = 1;
+	if (DIM <= 128 && cut.waves == 12) return launch_waves<T, DIM, EXACT, DIM <= 128 ? 12 : 4>(ctx, p, slices, cut);
+	if (DIM <= 128 && EXACT && cut.waves == 6) return launch_waves<T, DIM, EXACT, DIM <= 128 && EXACT ? 6 : 4>(ctx, p, slices, cut);
+	if (DIM <= 128 && EXACT && cut.waves == 3) return launch_waves<T, DIM, EXACT, DIM <= 128 && EXACT ? 3 : 4>(ctx, p, slices, cut);
+	return launch_waves<T, DIM, EXACT, 4>(ctx, p, slices, cut);
 }
 
 template <typename T> static gpu_error launch_type(const struct gpu_context *ctx, const attention_params *p)

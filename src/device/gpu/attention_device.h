@@ -20,8 +20,8 @@ struct attention_range {
 	int begin, end, first, active;
 };
 
-/* The keys that split `split` of a row at `position` reads. `step`: fewest keys worth a block, a multiple of 16. */
-GPU_DEVICE attention_range attention_split(const attention_params &p, int position, int split, int step)
+/* The keys that split `split` of `splits` of a row at `position` reads. `step`: fewest keys worth a block, a multiple of 16. */
+GPU_DEVICE attention_range attention_split(const attention_params &p, int position, int split, int splits, int step)
 {
 	attention_range r;
 	const int keys = position + 1;
@@ -32,7 +32,7 @@ GPU_DEVICE attention_range attention_split(const attention_params &p, int positi
 		while ((int64_t)each * ATTENTION_CHUNKS < keys) each *= 2;
 		from = from / each * each;
 	} else {
-		each = ((keys - from + p.splits - 1) / p.splits + ATTENTION_GROUP - 1) / ATTENTION_GROUP * ATTENTION_GROUP;
+		each = ((keys - from + splits - 1) / splits + ATTENTION_GROUP - 1) / ATTENTION_GROUP * ATTENTION_GROUP;
 		each = each < step ? step : each;
 	}
 	r.active = (keys - from + each - 1) / each;

@@ -36,7 +36,7 @@ enum status gpu_memory_alloc(struct device *base, size_t bytes, enum mem_tag tag
 	if (!allocation) return STATUS_NO_MEMORY;
 	void *ptr = NULL;
 	enum status st;
-	gpu_error code = gpu_malloc(&ptr, bytes ? bytes : 1);
+	gpu_error code = tag == MEM_SCRATCH ? gpu_malloc_shared(&ptr, bytes ? bytes : 1) : gpu_malloc(&ptr, bytes ? bytes : 1); /* peers write scratch */
 	if (code == GPU_NO_MEMORY) {
 		st = no_room(device, bytes, what, err);
 		goto fail;

@@ -94,6 +94,7 @@ struct emu_block *emu_block_start(struct emu_executor *ex, struct emu_grid *grid
 	if (!block) return NULL;
 	const struct emu_launch *launch = &grid->op->launch;
 	block->grid = grid;
+	block->number = ex->blocks_made++;
 	block->index = unfold(number, launch->grid);
 	block->threads = (int)(launch->block.x * launch->block.y * launch->block.z);
 	block->waves = (block->threads + GPU_WARP - 1) / GPU_WARP;

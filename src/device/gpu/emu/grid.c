@@ -126,7 +126,10 @@ struct emu_executor *emu_executor(void)
 void emu_seed(uint64_t seed)
 {
 	struct emu_executor *ex = emu_executor();
-	if (ex) ex->random = (seed + 1) * 0x9e3779b97f4a7c15u | 1;
+	if (!ex) return;
+	ex->random = (seed + 1) * 0x9e3779b97f4a7c15u | 1;
+	ex->slow_until = ex->switches;
+	ex->blocks_made = 0;
 }
 
 uint64_t emu_switches(void)
@@ -271,10 +274,33 @@ static void idle(struct emu_executor *ex)
 	else nanosleep(&(struct timespec){.tv_nsec = 50000}, NULL);
 }
 
+/* A fair choice would let all waves get on alike, and what needs one to be far behind would not be seen. So for some time at a stretch, a
+ * changing half of the devices, of the blocks or of the waves is picked only where six tries in a row found no other. */
+static bool held_back(const struct emu_executor *ex, const struct emu_lane *lane)
+{
+	uint64_t who = (uint64_t)lane->block->grid->device;
+	if (ex->slow & 6) who = lane->block->number;
+	if (ex->slow & 4) who = who * EMU_MAX_WAVES + (uint64_t)(lane->thread / GPU_WARP);
+	return (((who + 1) * 0x9e3779b97f4a7c15u ^ ex->slow) * 0xbf58476d1ce4e5b9u >> 63) != 0;
+}
+
+static struct emu_lane *choose(struct emu_executor *ex)
+{
+	if (ex->switches >= ex->slow_until) {
+		ex->slow = emu_random(ex);
+		ex->slow_until = ex->switches + 100 + emu_random(ex) % 4000;
+	}
+	struct emu_lane *lane;
+	int tries = 6;
+	do lane = ex->runnable[(emu_random(ex) & 0xffffffff) * (uint64_t)ex->runnable_count >> 32];
+	while (tries-- && held_back(ex, lane));
+	return lane;
+}
+
 /* One fiber to its next switch point. */
 static void step(struct emu_executor *ex)
 {
-	struct emu_lane *lane = ex->runnable[(emu_random(ex) & 0xffffffff) * (uint64_t)ex->runnable_count >> 32];
+	struct emu_lane *lane = choose(ex);
 	struct emu_block *block = lane->block;
 	ex->switches++;
 	ex->idle++; /* whatever moves something sets it to 0 */

@@ -99,6 +99,7 @@ struct emu_block {
 	struct emu_executor *ex;
 	struct emu_grid *grid;
 	struct emu_dim3 index;
+	uint64_t number; /* in the order of starts of this executor */
 	int threads, alive, runnable, waves;
 	int arrived, sync_line; /* at the barrier */
 	uint32_t born, last_sync; /* stamps */
@@ -126,6 +127,7 @@ struct emu_executor {
 	struct emu_fiber main;
 	struct emu_fiber *free_fibers;
 	int fibers_made;
+	uint64_t blocks_made;
 	struct emu_block *free_blocks;
 	struct emu_lane **runnable;
 	int runnable_count;
@@ -134,6 +136,7 @@ struct emu_executor {
 	int fibers; /* of the active blocks */
 	struct emu_grid *grids;
 	uint64_t random, switches, idle;
+	uint64_t slow, slow_until; /* whom the scheduler holds back for a while: grid.c */
 	uint32_t stamp;
 	bool faulted;
 	/* together */

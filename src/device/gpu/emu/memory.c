@@ -45,13 +45,13 @@ static bool started(void)
 	return true;
 }
 
-/* First of `pages` + 1 free pages of the space (one stays out of reach), from the cursor on and round; PAGES_EACH: none. */
+/* First of `pages` + 1 free pages of the space (one stays out of reach, and so does page 0), from the cursor on and round; PAGES_EACH: none. */
 static size_t find_room(int space, size_t pages)
 {
 	const uint32_t *map = memory.map + (size_t)space * PAGES_EACH;
-	size_t run = 0, at = memory.cursor[space];
+	size_t run = 0, at = memory.cursor[space] ? memory.cursor[space] : 1;
 	for (size_t seen = 0; seen < 2 * PAGES_EACH; seen++, at++) {
-		if (at >= PAGES_EACH) at = 0, run = 0;
+		if (at >= PAGES_EACH) at = 1, run = 0;
 		run = map[at] ? 0 : run + 1;
 		if (run == pages + 1) return at - pages;
 	}

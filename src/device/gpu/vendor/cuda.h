@@ -12,6 +12,7 @@ typedef cudaEvent_t gpu_event;
 typedef cudaGraph_t gpu_graph;
 typedef cudaGraphExec_t gpu_graph_exec;
 
+#define GPU_COLLECTIVES_LIBRARY "libnccl.so.2" /* NCCL's interface, loaded at run time; NULL: none */
 #define GPU_RANKS_SHARE_DEVICE false /* two ranks on one device are refused */
 #define GPU_OK cudaSuccess
 #define GPU_NOT_READY cudaErrorNotReady
@@ -22,6 +23,8 @@ typedef cudaGraphExec_t gpu_graph_exec;
 #define gpu_device_count cudaGetDeviceCount
 #define gpu_set_device cudaSetDevice
 #define gpu_malloc(out, bytes) cudaMalloc((void **)(out), bytes)
+/* Memory in which kernels that run at the same time on several devices see each other's writes. */
+#define gpu_malloc_shared gpu_malloc
 #define gpu_free cudaFree
 #define gpu_mem_info cudaMemGetInfo
 /* Pinned host memory that kernels of every device can read and write; its device address is its host address. */

@@ -17,6 +17,7 @@ typedef hipEvent_t gpu_event;
 typedef hipGraph_t gpu_graph;
 typedef hipGraphExec_t gpu_graph_exec;
 
+#define GPU_COLLECTIVES_LIBRARY "librccl.so.1" /* NCCL's interface, loaded at run time; NULL: none */
 #define GPU_RANKS_SHARE_DEVICE false
 #define GPU_OK hipSuccess
 #define GPU_NOT_READY hipErrorNotReady
@@ -50,6 +51,10 @@ typedef hipGraphExec_t gpu_graph_exec;
 #define gpu_graph_destroy hipGraphDestroy
 #define gpu_graph_exec_destroy hipGraphExecDestroy
 #define gpu_graph_launch hipGraphLaunch
+/* The most bytes of which another device sees all or nothing: what AMD's memory model promises. */
+#define GPU_WHOLE_BYTES 8
+/* Fine-grained: kernels that run at the same time on several devices see each other's writes. */
+#define gpu_malloc_shared(out, bytes) hipExtMallocWithFlags((void **)(out), bytes, hipDeviceMallocFinegrained)
 #define gpu_peer_can hipDeviceCanAccessPeer
 #define gpu_peer_enable(peer) hipDeviceEnablePeerAccess(peer, 0)
 
@@ -81,6 +86,8 @@ static_assert(__AMDGCN_WAVEFRONT_SIZE == GPU_WARP, "the host's code was told ano
 #define GPU_DEVICE static __device__ __forceinline__
 #define GPU_TEMPLATE __device__ __forceinline__
 #define GPU_UNROLL _Pragma("unroll")
+#define GPU_RARE static __device__ __attribute__((noinline))
+#define GPU_PARAMETER const
 #define GPU_RESTRICT __restrict__
 /* The device's compilation would make a constant of its own of a constant table, and not find the host functions in it. */
 #if defined(__HIP_DEVICE_COMPILE__)
@@ -153,6 +160,14 @@ GPU_DEVICE void gpu_store16_volatile(void *p, gpu_vec16 v)
 	w.x = v.x[0], w.y = v.x[1], w.z = v.x[2], w.w = v.x[3];
 	*(volatile gpu_words4 *)p = w;
 }
+GPU_DEVICE unsigned long long gpu_load8_volatile(const unsigned long long *p)
+{
+	return __hip_atomic_load(p, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_SYSTEM);
+}
+GPU_DEVICE void gpu_store8_volatile(unsigned long long *p, unsigned long long v)
+{
+	__hip_atomic_store(p, v, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_SYSTEM);
+}
 /* The constant clock ticks at 100 MHz on gfx90a and at 25 on gfx906. It measures deadlines, which need no more. */
 GPU_DEVICE unsigned long long gpu_clock_ns(void)
 {
@@ -196,6 +211,12 @@ static inline gpu_error gpu_launch(void (*kernel)(Formal...), dim3 grid, dim3 bl
 	return gpu_launch_formal<Formal...>(kernel, grid, block, shared, stream, static_cast<Formal>(args)...);
 }
 #define GPU_LAUNCH(kernel, grid, block, shared, stream, ...) gpu_launch(kernel, grid, block, shared, stream, __VA_ARGS__)
+#define gpu_preload(kernel) gpu_preload_((const void *)(kernel))
+static inline gpu_error gpu_preload_(const void *kernel)
+{
+	struct hipFuncAttributes ignored;
+	return hipFuncGetAttributes(&ignored, kernel);
+}
 #define gpu_allow_shared(kernel, bytes) hipFuncSetAttribute((const void *)(kernel), hipFuncAttributeMaxDynamicSharedMemorySize, (int)(bytes))
 #endif
 
