@@ -413,8 +413,8 @@ static decode_cut cut_decode(int units, int multiprocessors, bool invariant)
 {
 	if (invariant) return {4, ATTENTION_CHUNKS, 1};
 	if (units * 4 <= multiprocessors) {
-		int clusters = 2 * multiprocessors / (units * 8);
-		return {4, 8, clusters < 1 ? 1 : clusters > MAX_CLUSTERS ? MAX_CLUSTERS : clusters};
+		const int cluster = units * MAX_CLUSTER <= multiprocessors ? MAX_CLUSTER : 8, clusters = 2 * multiprocessors / (units * cluster);
+		return {4, cluster, clusters < 1 ? 1 : clusters > MAX_CLUSTERS ? MAX_CLUSTERS : clusters};
 	}
 	if (units * 2 <= multiprocessors) return {12, 2, 1};
 	static const int sizes[] = {12, 6, 4, 3};
