@@ -3,8 +3,8 @@
  * A block walks tiles of R rows of W. One warp (the producer) keeps a ring of shared-memory stages full: KC inputs of the R rows and of the rows of x, by one
  * tensor copy each, as slices of 64 inputs (128 bytes, swizzled); eight warps (the consumers) multiply. W is the 16-row operand of mma.m16n8k16, tokens
  * are its 8 columns. The consumers stand WR along the rows and WK = 8/WR along K; their sums meet in shared memory, in a fixed order. A cluster of 2 or 4 blocks
- * may share K; its sums meet in distributed shared memory, in a fixed order. The ring is filled with W before the kernel waits for its predecessor, and
- * the next kernel is let in when the last copy has been asked for: so the memory has requests to serve while one kernel ends and another starts.
+ * may share K; its sums meet in distributed shared memory, in a fixed order. The ring is filled with W before the kernel waits for its predecessor: the memory
+ * has requests to serve while one kernel ends and another starts.
  *
  * Why not a bulk copy for each row, or each slice: a copy takes a multiprocessor about 50 ns whatever its size (docs/MEASUREMENTS.md).
  */
@@ -19,7 +19,8 @@
 #define MAX_STAGES 16
 #define BARRIER_BYTES 1024
 #define SLICE 64 /* inputs: 128 bytes, the widest swizzle */
-#define RESIDENT_MAX_ROWS 4 /* rows of x that a block normalises for itself */
+#define RESIDENT_MAX_ROWS 1 /* rows of x that a block normalises for itself, */
+#define RESIDENT_MAX_K 8192 /* and inputs */
 
 /* ---- PTX */
 
@@ -208,32 +209,36 @@ template <int R, int KC, int MT> GPU_TEMPLATE void produce(const skinny_plan &pl
 
 /* ---- consumers */
 
-/* rms_norm of each row to resident[m][k]: thread t has elements 4 t + 1024 i. `scratch`: float [8]. */
+/* rms_norm of each row to resident[m][k]: thread t has elements 4 t + 1024 i. The weight is on its way before the kernel waits for x. `scratch`: float [8]. */
 template <typename T> GPU_TEMPLATE void normalise(const skinny_plan &plan, T *resident, float *scratch)
 {
 	const linear_norm &norm = plan.problem.norm;
-	const int k = plan.problem.gemm.k;
+	const int k = plan.problem.gemm.k, begin = (int)threadIdx.x * 4, step = CONSUMERS * 128;
+	const int padded = (plan.resident_pitch - 16) / 2; /* whole chunks: W is zero there, and x must not be NaN */
+	float4 w[RESIDENT_MAX_K / (CONSUMERS * 128)], v[RESIDENT_MAX_K / (CONSUMERS * 128)];
+	GPU_UNROLL for (int i = 0; i < RESIDENT_MAX_K / step; i++)
+		if (begin + i * step < k) w[i] = *(const float4 *)(norm.weight + begin + i * step);
+	gpu_wait_previous();
 	for (int m = 0; m < plan.problem.gemm.m; m++) {
-		const float *x = norm.x + m * norm.stride;
-		float sum = 0;
-		for (int i = (int)threadIdx.x * 4; i < k; i += CONSUMERS * 128) {
-			const float4 v = *(const float4 *)(x + i);
-			sum += v.x * v.x + v.y * v.y + v.z * v.z + v.w * v.w;
+		float sum = 0, total = 0;
+		GPU_UNROLL for (int i = 0; i < RESIDENT_MAX_K / step; i++) {
+			if (begin + i * step >= k) break;
+			v[i] = *(const float4 *)(norm.x + m * norm.stride + begin + i * step);
+			sum += v[i].x * v[i].x + v[i].y * v[i].y + v[i].z * v[i].z + v[i].w * v[i].w;
 		}
 		sum = gpu_warp_sum(sum);
 		consumer_sync(); /* the last row's scratch has been read */
 		if (threadIdx.x % 32 == 0) scratch[threadIdx.x / 32] = sum;
 		consumer_sync();
-		float total = 0;
-		for (int w = 0; w < CONSUMERS; w++) total += scratch[w];
+		for (int i = 0; i < CONSUMERS; i++) total += scratch[i];
 		const float scale = 1.0f / sqrtf(total / (float)k + norm.eps);
 		T *out = (T *)((char *)resident + m * plan.resident_pitch);
-		for (int i = (int)threadIdx.x * 4; i < k; i += CONSUMERS * 128) {
-			const float4 v = *(const float4 *)(x + i), w = *(const float4 *)(norm.weight + i);
-			out[i] = gpu_narrow<T>(v.x * scale * w.x), out[i + 1] = gpu_narrow<T>(v.y * scale * w.y);
-			out[i + 2] = gpu_narrow<T>(v.z * scale * w.z), out[i + 3] = gpu_narrow<T>(v.w * scale * w.w);
+		GPU_UNROLL for (int i = 0; i < RESIDENT_MAX_K / step; i++) {
+			if (begin + i * step >= k) break;
+			T *at = out + begin + i * step;
+			at[0] = gpu_narrow<T>(v[i].x * scale * w[i].x), at[1] = gpu_narrow<T>(v[i].y * scale * w[i].y);
+			at[2] = gpu_narrow<T>(v[i].z * scale * w[i].z), at[3] = gpu_narrow<T>(v[i].w * scale * w[i].w);
 		}
-		const int padded = (plan.resident_pitch - 16) / 2; /* whole chunks: W is zero there, and x must not be NaN */
 		for (int i = k + (int)threadIdx.x; i < padded; i += CONSUMERS * 32) out[i] = gpu_narrow<T>(0.0f);
 	}
 	consumer_sync();
@@ -353,8 +358,8 @@ GPU_TEMPLATE void consume(const skinny_plan &plan, unsigned char *shared, const 
 	float *sums = (float *)(shared + plan.sums_at);
 	int stage = 0;
 	uint32_t parity = 0;
-	gpu_wait_previous();
 	if (resident) normalise<T>(plan, (T *)(shared + plan.resident_at), sums);
+	else gpu_wait_previous();
 	for (int tile = (int)blockIdx.x / plan.splits; tile < plan.tiles; tile += (int)gridDim.x / plan.splits) {
 		const ending_item_at item = fetch_tile_item<R>(plan.problem, tile, (int)threadIdx.x + cluster.rank * CONSUMERS * 32);
 		float acc[GROUPS][MT][4] = {};
@@ -468,7 +473,7 @@ static int skinny_rows_of(int m)
 bool skinny_can(const struct gpu_context *context, const struct fused_problem *problem)
 {
 	const struct gemm_problem *p = &problem->gemm;
-	const bool x_fits = problem->norm.x ? p->m <= RESIDENT_MAX_ROWS && p->k <= 8192 && p->k % 4 == 0 && (uintptr_t)problem->norm.x % 16 == 0 && problem->norm.stride % 4 == 0 &&
+	const bool x_fits = problem->norm.x ? p->m <= RESIDENT_MAX_ROWS && p->k <= RESIDENT_MAX_K && p->k % 4 == 0 && (uintptr_t)problem->norm.x % 16 == 0 && problem->norm.stride % 4 == 0 &&
 	                                              (uintptr_t)problem->norm.weight % 16 == 0
 	                                    : (uintptr_t)p->x % 16 == 0 && p->x_stride % 8 == 0;
 	if (p->type == DTYPE_F32 || p->m < 1 || p->m > SKINNY_MAX_ROWS || p->k % SLICE || p->k < SLICE || (uintptr_t)p->w % 16 || p->w_stride % 8 || !x_fits) return false;
@@ -477,11 +482,15 @@ bool skinny_can(const struct gpu_context *context, const struct fused_problem *p
 	return strcmp(context->props.arch, "sm_90") == 0;
 }
 
+/* Measured on an H200 (docs/MEASUREMENTS.md). */
 struct skinny_shape skinny_default(const struct gpu_context *context, const struct fused_problem *problem)
 {
-	struct skinny_shape shape = {0, 1, 2 * context->props.multiprocessors, 0, false};
-	const int m = problem->gemm.m;
-	if (m > 1 && m <= 16) shape.rows = 32; /* else others were measured faster */
+	struct skinny_shape shape = {32, 1, 0, 0, true};
+	const struct gemm_problem *p = &problem->gemm;
+	const int sms = context->props.multiprocessors, tiles = (p->n + 31) / 32, rounds = (tiles + sms - 1) / sms;
+	if (p->m > 32) shape.rows = 0;
+	else if (tiles * 100 < rounds * sms * 65 && p->m <= 16) shape.rows = 16; /* tiles of 32 would leave a third of the multiprocessors idle */
+	if (problem->ending == LINEAR_STORE && p->m == 1 && p->n >= 65536) shape.rows = 0; /* a head: gemv */
 	return shape;
 }
 
@@ -505,8 +514,8 @@ static gpu_error skinny_run(const struct gpu_context *context, const fused_probl
 	plan.stage_bytes = ((R + (problem->norm.x ? 0 : plan.x_rows)) * KC * 2 + 1023) / 1024 * 1024; /* the swizzle goes by the address */
 	plan.resident_pitch = plan.chunks * KC * 2 + 16;
 	const int sums = WK * MT * 8 * (R + 4) * 4, resident = problem->norm.x ? p.m * plan.resident_pitch : 0;
-	const int budget = (int)context->props.max_shared - BARRIER_BYTES - sums - resident, beside = (int)context->props.max_shared / 2 - 1024 - BARRIER_BYTES - sums - resident;
-	plan.stages = shape->stages ? shape->stages : beside / plan.stage_bytes >= 3 ? beside / plan.stage_bytes : budget / plan.stage_bytes;
+	const int budget = (int)context->props.max_shared - BARRIER_BYTES - sums - resident;
+	plan.stages = shape->stages ? shape->stages : budget / plan.stage_bytes;
 	if (plan.stages > MAX_STAGES) plan.stages = MAX_STAGES;
 	if (plan.stages < 2 || plan.stages * plan.stage_bytes > budget) *refused = "the ring does not fit into shared memory";
 	if (*refused) return GPU_OK;
