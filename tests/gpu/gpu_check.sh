@@ -69,6 +69,7 @@ run_part() {
 	local name=$1 limit=$2 log=$logs/$1.log start code p f s
 	shift 2
 	case $only in '' | *,"$name",*) ;; *) return 0 ;; esac
+	[ "$device" = emu ] && limit=$((limit * 10))
 	start=$(date +%s)
 	setsid timeout --kill-after=10 "$limit" "$@" >"$log" 2>&1 </dev/null &
 	child=$!
