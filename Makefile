@@ -76,7 +76,9 @@ endif
 GPU_DEFINES += -DGPU_WARP=$(WARP)
 # -fsanitize=thread puts a call before each access of a kernel; src/device/gpu/emu/access.c answers it, and no sanitizer is linked for it.
 GPU_CC = $(CXX) -x c++ -std=c++17 -O1 -g -ffp-contract=off -fno-exceptions -fno-rtti -fno-strict-aliasing -fvisibility=hidden -Wall -Wextra -pthread \
-	-fsanitize=thread $(if $(SAN),-fsanitize=undefined -fno-sanitize-recover=all) $(if $(WERROR),-Werror)
+	-fsanitize=thread $(EMU_CLANG) $(if $(SAN),-fsanitize=undefined -fno-sanitize-recover=all) $(if $(WERROR),-Werror)
+# clang leaves out the call before a read that a write to the same place follows; GCC does not.
+EMU_CLANG := $(if $(findstring clang,$(shell $(CXX) --version)),-mllvm -tsan-instrument-read-before-write)
 endif
 CFLAGS_ALL += $(GPU_DEFINES)
 LIBS += $(GPU_LIBS)
