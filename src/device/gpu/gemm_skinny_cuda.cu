@@ -167,44 +167,62 @@ struct producer_state {
 	int first, count; /* chunks of this block's share of K */
 };
 
-/* Stage: W [KC/64][R][64], then x [KC/64][8 MT][64]. A tile of pairs (SWIGLU, ROPE) is two boxes of R/2 rows. */
-template <int R, int KC, int MT> GPU_TEMPLATE void produce_w(const skinny_plan &plan, const producer_state &s, int item, int stage)
+/* A walk over the block's stages: chunk after chunk of a tile, tile after tile. `row` and `group` are the tile's place in the map of W. No division stands
+ * between two copies: one thread makes them all. */
+struct stage_walk {
+	int tile, chunk, row, group;
+};
+
+template <int R> GPU_TEMPLATE void walk_to(stage_walk &walk, const fused_problem &p, int tile)
 {
-	const fused_problem &p = plan.problem;
-	const int tile = item / s.count * (int)(gridDim.x / plan.splits) + (int)blockIdx.x / plan.splits, slice = (s.first + item % s.count) * (KC / SLICE);
-	const uint32_t barrier = s.full + 8 * stage, to = s.ring + stage * plan.stage_bytes;
-	barrier_expect(barrier, (R + (p.norm.x ? 0 : plan.x_rows)) * KC * 2);
-	if (p.ending == LINEAR_STORE) {
-		copy_box_stream(to, &plan.w, tile * R, slice, barrier, s.policy);
-	} else {
-		const int per_group = p.ending == LINEAR_ROPE ? p.rope.head_dim / R : plan.tiles;
-		copy_pair_stream(to, &plan.w, tile % per_group * (R / 2), tile / per_group, slice, barrier, s.policy);
-	}
+	walk.tile = tile;
+	walk.chunk = 0;
+	walk.group = p.ending == LINEAR_ROPE ? tile / (p.rope.head_dim / R) : 0;
+	walk.row = p.ending == LINEAR_ROPE ? (tile - walk.group * (p.rope.head_dim / R)) * (R / 2) : p.ending == LINEAR_SWIGLU ? tile * (R / 2) : tile * R;
 }
 
-template <int R, int KC, int MT> GPU_TEMPLATE void produce_x(const skinny_plan &plan, const producer_state &s, int item, int stage)
+template <int R> GPU_TEMPLATE void walk_on(stage_walk &walk, const skinny_plan &plan, int chunks, int clusters)
+{
+	if (++walk.chunk == chunks) walk_to<R>(walk, plan.problem, walk.tile + clusters);
+}
+
+/* Stage: W [KC/64][R][64], then x [KC/64][x_rows][64]. A tile of pairs (SWIGLU, ROPE) is R/2 rows of each half. */
+template <int R, int KC> GPU_TEMPLATE void produce_w(const skinny_plan &plan, const producer_state &s, const stage_walk &walk, int stage)
+{
+	const int slice = (s.first + walk.chunk) * (KC / SLICE);
+	const uint32_t barrier = s.full + 8 * stage, to = s.ring + stage * plan.stage_bytes;
+	barrier_expect(barrier, (R + (plan.problem.norm.x ? 0 : plan.x_rows)) * KC * 2);
+	if (plan.problem.ending == LINEAR_STORE) copy_box_stream(to, &plan.w, walk.row, slice, barrier, s.policy);
+	else copy_pair_stream(to, &plan.w, walk.row, walk.group, slice, barrier, s.policy);
+}
+
+template <int R, int KC> GPU_TEMPLATE void produce_x(const skinny_plan &plan, const producer_state &s, int chunk, int stage)
 {
 	if (plan.problem.norm.x) return;
-	copy_box(s.ring + stage * plan.stage_bytes + R * KC * 2, &plan.x, 0, (s.first + item % s.count) * (KC / SLICE), s.full + 8 * stage);
+	copy_box(s.ring + stage * plan.stage_bytes + R * KC * 2, &plan.x, 0, (s.first + chunk) * (KC / SLICE), s.full + 8 * stage);
 }
 
 /* One lane. */
-template <int R, int KC, int MT> GPU_TEMPLATE void produce(const skinny_plan &plan, const producer_state &s, int items)
+template <int R, int KC> GPU_TEMPLATE void produce(const skinny_plan &plan, const producer_state &s, int tile, int clusters)
 {
-	const int ahead = items < plan.stages ? items : plan.stages;
-	for (int i = 0; i < ahead; i++) produce_w<R, KC, MT>(plan, s, i, i);
-	if (plan.early || items <= plan.stages) gpu_start_next();
-	gpu_wait_previous();
-	for (int i = 0; i < ahead; i++) produce_x<R, KC, MT>(plan, s, i, i);
-	int stage = 0;
+	stage_walk walk;
+	int stage = 0, chunk = 0;
 	uint32_t parity = 0;
-	for (int i = ahead; i < items; i++) {
+	walk_to<R>(walk, plan.problem, tile);
+	for (; stage < plan.stages && walk.tile < plan.tiles; stage++, walk_on<R>(walk, plan, s.count, clusters)) produce_w<R, KC>(plan, s, walk, stage);
+	if (plan.early) gpu_start_next();
+	gpu_wait_previous();
+	for (int i = 0; i < stage; i++) {
+		produce_x<R, KC>(plan, s, chunk, i);
+		if (++chunk == s.count) chunk = 0;
+	}
+	for (stage = 0; walk.tile < plan.tiles; walk_on<R>(walk, plan, s.count, clusters)) {
 		barrier_wait(s.empty + 8 * stage, parity);
-		produce_w<R, KC, MT>(plan, s, i, stage);
-		produce_x<R, KC, MT>(plan, s, i, stage);
+		produce_w<R, KC>(plan, s, walk, stage);
+		produce_x<R, KC>(plan, s, walk.chunk, stage);
 		if (++stage == plan.stages) stage = 0, parity ^= 1;
 	}
-	if (!plan.early && items > plan.stages) gpu_start_next();
+	if (!plan.early) gpu_start_next();
 }
 
 /* ---- consumers */
@@ -293,15 +311,16 @@ template <int MT, int R, int WK> GPU_TEMPLATE float get_sum(const float *sums, i
 }
 
 /* Item i of a tile: token after token. */
-struct ending_item_at {
+struct tile_item {
 	ending_item item;
-	int r; /* row of the tile */
+	int token, r; /* row of the tile */
 };
-template <int R> GPU_TEMPLATE ending_item_at fetch_tile_item(const fused_problem &p, int tile, int i)
+template <typename T, int R> GPU_TEMPLATE tile_item fetch_tile_item(const fused_problem &p, int tile, int i)
 {
-	const int width = p.ending == LINEAR_STORE ? R : R / 2, r = i % width;
-	ending_item_at at = {fetch_ending(p, i / width, tile_row<R>(p, tile, r), tile_row<R>(p, tile, r + (p.ending == LINEAR_STORE ? 0 : R / 2))), r};
-	return at;
+	const bool pairs = p.ending != LINEAR_STORE;
+	const int token = pairs ? i / (R / 2) : i / R, r = pairs ? i % (R / 2) : i % R;
+	tile_item item = {fetch_ending<T>(p, token, tile_row<R>(p, tile, r), tile_row<R>(p, tile, pairs ? r + R / 2 : r)), token, r};
+	return item;
 }
 
 struct cluster_state {
@@ -332,15 +351,15 @@ template <int MT, int R, int WK> GPU_TEMPLATE void meet(const skinny_plan &plan,
 }
 
 /* `at`: this thread's first item, fetched while the sums were made. */
-template <typename T, int MT, int R, int WK> GPU_TEMPLATE void finish_tile(const skinny_plan &plan, const float *sums, int tile, int rank, ending_item_at at)
+template <typename T, int MT, int R, int WK> GPU_TEMPLATE void finish_tile(const skinny_plan &plan, const float *sums, int tile, int rank, tile_item at)
 {
 	const fused_problem &p = plan.problem;
 	const int items = (p.ending == LINEAR_STORE ? R : R / 2) * p.gemm.m;
 	for (int i = (int)threadIdx.x + rank * CONSUMERS * 32; i < items; i += plan.splits * CONSUMERS * 32) {
-		if (i >= (rank + 1) * CONSUMERS * 32) at = fetch_tile_item<R>(p, tile, i);
-		if (!at.item.inside) continue;
-		const float a = total<MT, R, WK>(plan, sums, at.item.token, at.r);
-		const float b = p.ending == LINEAR_STORE ? 0 : total<MT, R, WK>(plan, sums, at.item.token, at.r + R / 2);
+		if (i >= (rank + 1) * CONSUMERS * 32) at = fetch_tile_item<T, R>(p, tile, i);
+		if (!at.item.out) continue;
+		const float a = total<MT, R, WK>(plan, sums, at.token, at.r);
+		const float b = p.ending == LINEAR_STORE ? 0 : total<MT, R, WK>(plan, sums, at.token, at.r + R / 2);
 		finish_ending<T>(p, at.item, a, b);
 	}
 }
@@ -361,7 +380,7 @@ GPU_TEMPLATE void consume(const skinny_plan &plan, unsigned char *shared, const 
 	if (resident) normalise<T>(plan, (T *)(shared + plan.resident_at), sums);
 	else gpu_wait_previous();
 	for (int tile = (int)blockIdx.x / plan.splits; tile < plan.tiles; tile += (int)gridDim.x / plan.splits) {
-		const ending_item_at item = fetch_tile_item<R>(plan.problem, tile, (int)threadIdx.x + cluster.rank * CONSUMERS * 32);
+		const tile_item item = fetch_tile_item<T, R>(plan.problem, tile, (int)threadIdx.x + cluster.rank * CONSUMERS * 32);
 		float acc[GROUPS][MT][4] = {};
 		for (int c = 0; c < s.count; c++) {
 			const uint32_t at = s.ring + stage * plan.stage_bytes;
@@ -410,8 +429,7 @@ template <typename T, int MT, int R, int WR, int KC> __global__ void __launch_bo
 	if (threadIdx.x / 32 == CONSUMERS) {
 		if (threadIdx.x % 32 == 0) {
 			asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(s.policy));
-			const int tiles = tile0 < plan.tiles ? (plan.tiles - tile0 + clusters - 1) / clusters : 0;
-			produce<R, KC, MT>(plan, s, tiles * s.count);
+			produce<R, KC>(plan, s, tile0, clusters);
 		}
 		__syncwarp();
 		if (plan.splits > 1) asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
@@ -482,15 +500,18 @@ bool skinny_can(const struct gpu_context *context, const struct fused_problem *p
 	return strcmp(context->props.arch, "sm_90") == 0;
 }
 
-/* Measured on an H200 (docs/MEASUREMENTS.md). */
+/* Measured on an H200 (docs/MEASUREMENTS.md): narrow tiles where wide ones would leave multiprocessors idle; beyond 16 rows the library wins but for what
+ * one round of tiles covers; a head at one row goes to the gemv. */
 struct skinny_shape skinny_default(const struct gpu_context *context, const struct fused_problem *problem)
 {
 	struct skinny_shape shape = {32, 1, 0, 0, true};
 	const struct gemm_problem *p = &problem->gemm;
-	const int sms = context->props.multiprocessors, tiles = (p->n + 31) / 32, rounds = (tiles + sms - 1) / sms;
-	if (p->m > 32) shape.rows = 0;
-	else if (tiles * 100 < rounds * sms * 65 && p->m <= 16) shape.rows = 16; /* tiles of 32 would leave a third of the multiprocessors idle */
-	if (problem->ending == LINEAR_STORE && p->m == 1 && p->n >= 65536) shape.rows = 0; /* a head: gemv */
+	const int sms = context->props.multiprocessors, tiles = (p->n + 31) / 32, rounds = (tiles + sms - 1) / sms, busy = 100 * tiles / (rounds * sms);
+	if (p->m > 32 || (p->m > 16 && rounds > 1)) shape.rows = 0;
+	else if (p->m > 16) shape.rows = 32;
+	else if (p->m <= 4) shape.rows = busy < 65 ? 16 : 32;
+	else shape.rows = busy >= 90 && (p->m > 8 || rounds == 1) ? 32 : 16;
+	if (problem->ending == LINEAR_STORE && p->m == 1 && p->n >= 65536) shape.rows = 0;
 	return shape;
 }
 
