@@ -34,22 +34,23 @@ static struct fused_problem problem_of(const struct norm_input *in, const struct
 }
 
 /* One kernel for all of it, where the shape allows; with the norm inside for the fewest rows. *done false: nothing has been launched. */
-static enum status run_fused(struct stream *stream, const struct norm_input *in, struct fused_problem *p, bool *done, struct error *err)
+static enum status run_fused(struct stream *stream, const struct norm_input *in, const struct fused_problem *p, bool *done, struct error *err)
 {
 	const struct gpu_context *context = gpu_context(stream);
 	*done = false;
 	if (context->invariant || in->x.dtype != DTYPE_F32 || in->h.dtype != p->gemm.type || p->gemm.k != in->x.cols || in->h.rows != in->x.rows) return STATUS_OK;
-	if (decode_can(context, p)) {
-		*done = true;
-		return decode_launch(context, p, err);
-	}
-	if (p->norm.x && !skinny_can(context, p)) p->norm.x = NULL;
-	if (!skinny_can(context, p)) return STATUS_OK;
-	struct skinny_shape shape = skinny_default(context, p);
-	if (!shape.rows) return STATUS_OK;
-	if (!p->norm.x) TRY(make_norm(stream, in, err));
+	struct fused_problem bare = *p; /* h made by its own kernel */
+	bare.norm.x = NULL;
+	const struct fused_problem *whole = skinny_can(context, p) ? p : skinny_can(context, &bare) ? &bare : NULL;
+	const struct skinny_shape shape = whole ? skinny_default(context, whole) : (struct skinny_shape){0};
 	*done = true;
-	return skinny_launch(context, p, &shape, err);
+	if (shape.rows) {
+		if (!whole->norm.x) TRY(make_norm(stream, in, err));
+		return skinny_launch(context, whole, &shape, err);
+	}
+	if (decode_can(context, p)) return decode_launch(context, p, err);
+	*done = false;
+	return STATUS_OK;
 }
 
 static enum status attention_in_fused(struct stream *stream, const struct attention_in_args *a, bool *done, struct error *err)

@@ -1,12 +1,12 @@
-/* gemm_skinny_cuda.cu: y = x W^T for 1 to 64 rows of x on tensor cores (sm_90), bound by the rate at which W is read.
+/* gemm_skinny_cuda.cu: y = x W^T for 1 to 32 rows of x on tensor cores (sm_90), bound by the rate at which W is read.
  *
  * A block walks tiles of R rows of W. One warp (the producer) keeps a ring of shared-memory stages full: KC inputs of the R rows and of the rows of x, by one
- * tensor copy each, as slices of 64 inputs (128 bytes, swizzled); eight warps (the consumers) multiply. W is the 16-row operand of mma.m16n8k16, tokens
- * are its 8 columns. The consumers stand WR along the rows and WK = 8/WR along K; their sums meet in shared memory, in a fixed order. A cluster of 2 or 4 blocks
- * may share K; its sums meet in distributed shared memory, in a fixed order. The ring is filled with W before the kernel waits for its predecessor: the memory
- * has requests to serve while one kernel ends and another starts.
+ * tensor copy each, as slices of 64 inputs (128 bytes, swizzled); eight warps (the consumers) multiply, an eighth of a stage's inputs each. W is the 16-row
+ * operand of mma.m16n8k16, tokens are its 8 columns. The consumers' sums meet in shared memory, in a fixed order. The ring takes all of the shared memory and is
+ * filled with W before the kernel waits for its predecessor: so the memory has requests to serve while one kernel ends and another starts.
  *
- * Why not a bulk copy for each row, or each slice: a copy takes a multiprocessor about 50 ns whatever its size (docs/MEASUREMENTS.md).
+ * Why not: a copy for each row or slice (a copy takes a multiprocessor about 50 ns whatever its size); a smaller ring, so that two kernels fit; tiles of 64 and
+ * 128 rows; clusters of blocks that share K; 64 rows of x, where the library is faster. All measured, docs/MEASUREMENTS.md.
  */
 #include <cuda.h>
 
@@ -52,43 +52,6 @@ GPU_DEVICE void barrier_wait(uint32_t barrier, uint32_t parity)
 	             "}" ::"r"(barrier),
 	             "r"(parity)
 	             : "memory");
-}
-/* The same among the blocks of a cluster: what a block wrote before it arrives is seen by who waits. */
-GPU_DEVICE void barrier_arrive_cluster(uint32_t barrier, uint32_t rank)
-{
-	asm volatile("{\n"
-	             ".reg .b32 remote;\n"
-	             "mapa.shared::cluster.u32 remote, %0, %1;\n"
-	             "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [remote];\n"
-	             "}" ::"r"(barrier),
-	             "r"(rank)
-	             : "memory");
-}
-GPU_DEVICE void barrier_wait_cluster(uint32_t barrier, uint32_t parity)
-{
-	asm volatile("{\n"
-	             ".reg .pred p;\n"
-	             "again:\n"
-	             "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%0], %1;\n"
-	             "@p bra done;\n"
-	             "bra again;\n"
-	             "done:\n"
-	             "}" ::"r"(barrier),
-	             "r"(parity)
-	             : "memory");
-}
-GPU_DEVICE float load_cluster(uint32_t address, uint32_t rank)
-{
-	float v;
-	asm volatile("{\n"
-	             ".reg .b32 remote;\n"
-	             "mapa.shared::cluster.u32 remote, %1, %2;\n"
-	             "ld.shared::cluster.f32 %0, [remote];\n"
-	             "}"
-	             : "=f"(v)
-	             : "r"(address), "r"(rank)
-	             : "memory");
-	return v;
 }
 /* The box of `map` at row `row` and slice `slice` to shared memory; outside the tensor: zeros. */
 GPU_DEVICE void copy_box(uint32_t to, const CUtensorMap *map, int row, int slice, uint32_t barrier)
@@ -141,8 +104,7 @@ template <> GPU_TEMPLATE void mma<f16>(float c[4], uint4 a, uint32_t b0, uint32_
 struct skinny_plan {
 	CUtensorMap w, x;
 	fused_problem problem;
-	int tiles, stages, splits;
-	bool early;
+	int tiles, stages;
 	int x_rows; /* of x in a stage: all of its tiles of eight, or those that exist where there is one tile */
 	int chunks; /* of K, KC each, the last one perhaps past the end */
 	int stage_bytes;
@@ -164,7 +126,6 @@ template <int R> GPU_TEMPLATE int tile_row(const fused_problem &p, int tile, int
 struct producer_state {
 	uint32_t ring, full, empty;
 	uint64_t policy;
-	int first, count; /* chunks of this block's share of K */
 };
 
 /* A walk over the block's stages: chunk after chunk of a tile, tile after tile. `row` and `group` are the tile's place in the map of W. No division stands
@@ -181,15 +142,15 @@ template <int R> GPU_TEMPLATE void walk_to(stage_walk &walk, const fused_problem
 	walk.row = p.ending == LINEAR_ROPE ? (tile - walk.group * (p.rope.head_dim / R)) * (R / 2) : p.ending == LINEAR_SWIGLU ? tile * (R / 2) : tile * R;
 }
 
-template <int R> GPU_TEMPLATE void walk_on(stage_walk &walk, const skinny_plan &plan, int chunks, int clusters)
+template <int R> GPU_TEMPLATE void walk_on(stage_walk &walk, const skinny_plan &plan)
 {
-	if (++walk.chunk == chunks) walk_to<R>(walk, plan.problem, walk.tile + clusters);
+	if (++walk.chunk == plan.chunks) walk_to<R>(walk, plan.problem, walk.tile + (int)gridDim.x);
 }
 
 /* Stage: W [KC/64][R][64], then x [KC/64][x_rows][64]. A tile of pairs (SWIGLU, ROPE) is R/2 rows of each half. */
 template <int R, int KC> GPU_TEMPLATE void produce_w(const skinny_plan &plan, const producer_state &s, const stage_walk &walk, int stage)
 {
-	const int slice = (s.first + walk.chunk) * (KC / SLICE);
+	const int slice = walk.chunk * (KC / SLICE);
 	const uint32_t barrier = s.full + 8 * stage, to = s.ring + stage * plan.stage_bytes;
 	barrier_expect(barrier, (R + (plan.problem.norm.x ? 0 : plan.x_rows)) * KC * 2);
 	if (plan.problem.ending == LINEAR_STORE) copy_box_stream(to, &plan.w, walk.row, slice, barrier, s.policy);
@@ -199,30 +160,29 @@ template <int R, int KC> GPU_TEMPLATE void produce_w(const skinny_plan &plan, co
 template <int R, int KC> GPU_TEMPLATE void produce_x(const skinny_plan &plan, const producer_state &s, int chunk, int stage)
 {
 	if (plan.problem.norm.x) return;
-	copy_box(s.ring + stage * plan.stage_bytes + R * KC * 2, &plan.x, 0, (s.first + chunk) * (KC / SLICE), s.full + 8 * stage);
+	copy_box(s.ring + stage * plan.stage_bytes + R * KC * 2, &plan.x, 0, chunk * (KC / SLICE), s.full + 8 * stage);
 }
 
 /* One lane. */
-template <int R, int KC> GPU_TEMPLATE void produce(const skinny_plan &plan, const producer_state &s, int tile, int clusters)
+template <int R, int KC> GPU_TEMPLATE void produce(const skinny_plan &plan, const producer_state &s)
 {
 	stage_walk walk;
 	int stage = 0, chunk = 0;
 	uint32_t parity = 0;
-	walk_to<R>(walk, plan.problem, tile);
-	for (; stage < plan.stages && walk.tile < plan.tiles; stage++, walk_on<R>(walk, plan, s.count, clusters)) produce_w<R, KC>(plan, s, walk, stage);
-	if (plan.early) gpu_start_next();
+	walk_to<R>(walk, plan.problem, (int)blockIdx.x);
+	for (; stage < plan.stages && walk.tile < plan.tiles; stage++, walk_on<R>(walk, plan)) produce_w<R, KC>(plan, s, walk, stage);
+	gpu_start_next();
 	gpu_wait_previous();
 	for (int i = 0; i < stage; i++) {
 		produce_x<R, KC>(plan, s, chunk, i);
-		if (++chunk == s.count) chunk = 0;
+		if (++chunk == plan.chunks) chunk = 0;
 	}
-	for (stage = 0; walk.tile < plan.tiles; walk_on<R>(walk, plan, s.count, clusters)) {
+	for (stage = 0; walk.tile < plan.tiles; walk_on<R>(walk, plan)) {
 		barrier_wait(s.empty + 8 * stage, parity);
 		produce_w<R, KC>(plan, s, walk, stage);
 		produce_x<R, KC>(plan, s, walk.chunk, stage);
 		if (++stage == plan.stages) stage = 0, parity ^= 1;
 	}
-	if (!plan.early) gpu_start_next();
 }
 
 /* ---- consumers */
@@ -275,12 +235,12 @@ GPU_DEVICE uint32_t chunk_at(const lane_matrix &m, int chunk)
 	return m.base + line * (SLICE * 2) + (((chunk % 8 + m.chunk) ^ (line & m.swizzle)) << 4);
 }
 
-/* One stage: this warp's row groups and its part of the inputs, `steps` of 32 each. */
-template <typename T, int MT, int GROUPS, int WK, int STEPS>
-GPU_TEMPLATE void multiply(float acc[GROUPS][MT][4], const lane_matrix &w, const lane_matrix &x, int k_warp)
+/* One stage: this warp's part of the inputs, each CONSUMERS-th of STEPS times 32. */
+template <typename T, int MT, int GROUPS, int STEPS>
+GPU_TEMPLATE void multiply(float acc[GROUPS][MT][4], const lane_matrix &w, const lane_matrix &x, int warp)
 {
-	GPU_UNROLL for (int i = 0; i < STEPS / WK; i++) {
-		const int step = i * WK + k_warp;
+	GPU_UNROLL for (int i = 0; i < STEPS / CONSUMERS; i++) {
+		const int step = i * CONSUMERS + warp;
 		uint4 b[MT];
 		GPU_UNROLL for (int t = 0; t < MT; t++) b[t] = load_matrices(chunk_at(x, step * 4) + t * 8 * SLICE * 2);
 		GPU_UNROLL for (int g = 0; g < GROUPS; g++) {
@@ -293,20 +253,20 @@ GPU_TEMPLATE void multiply(float acc[GROUPS][MT][4], const lane_matrix &w, const
 	}
 }
 
-/* Sums of the warps along K: sums[k_warp][token][row], rows padded by 4 so that neither side meets a bank twice. */
-template <int MT, int GROUPS, int R> GPU_TEMPLATE void put_sums(float *sums, const float acc[GROUPS][MT][4], int row_warp, int k_warp)
+/* Sums of the warps: sums[warp][token][row], rows padded by 4 so that neither side meets a bank twice. */
+template <int MT, int GROUPS, int R> GPU_TEMPLATE void put_sums(float *sums, const float acc[GROUPS][MT][4], int warp)
 {
 	const int lane = (int)threadIdx.x % 32, g = lane / 4, q = lane % 4, pitch = R + 4;
-	float *out = sums + k_warp * MT * 8 * pitch + row_warp * GROUPS * 16;
+	float *out = sums + warp * MT * 8 * pitch;
 	GPU_UNROLL for (int i = 0; i < GROUPS; i++)
 		GPU_UNROLL for (int t = 0; t < MT; t++)
 			GPU_UNROLL for (int j = 0; j < 4; j++) out[(t * 8 + 2 * q + j % 2) * pitch + i * 16 + g + j / 2 * 8] = acc[i][t][j];
 }
 
-template <int MT, int R, int WK> GPU_TEMPLATE float get_sum(const float *sums, int token, int row)
+template <int MT, int R> GPU_TEMPLATE float get_sum(const float *sums, int token, int row)
 {
 	float v = 0;
-	GPU_UNROLL for (int w = 0; w < WK; w++) v += sums[(w * MT * 8 + token) * (R + 4) + row];
+	GPU_UNROLL for (int w = 0; w < CONSUMERS; w++) v += sums[(w * MT * 8 + token) * (R + 4) + row];
 	return v;
 }
 
@@ -323,53 +283,22 @@ template <typename T, int R> GPU_TEMPLATE tile_item fetch_tile_item(const fused_
 	return item;
 }
 
-struct cluster_state {
-	uint32_t ready, read; /* barriers: sums are there; sums have been read */
-	uint32_t parity;
-	int rank;
-};
-
-/* sums of the whole cluster for (token, row): rank order. */
-template <int MT, int R, int WK> GPU_TEMPLATE float total(const skinny_plan &plan, const float *sums, int token, int row)
-{
-	if (plan.splits == 1) return get_sum<MT, R, WK>(sums, token, row);
-	float v = 0;
-	for (int s = 0; s < plan.splits; s++) v += load_cluster(shared_address(sums + token * (R + 4) + row), (uint32_t)s);
-	return v;
-}
-
-/* A block's own sums to sums[0], then everybody's are there. */
-template <int MT, int R, int WK> GPU_TEMPLATE void meet(const skinny_plan &plan, float *sums, cluster_state *cluster)
-{
-	for (int i = (int)threadIdx.x; i < plan.problem.gemm.m * R; i += CONSUMERS * 32) {
-		const int token = i / R, row = i % R;
-		sums[token * (R + 4) + row] = get_sum<MT, R, WK>(sums, token, row);
-	}
-	consumer_sync();
-	if (threadIdx.x < (unsigned)plan.splits) barrier_arrive_cluster(cluster->ready, threadIdx.x);
-	barrier_wait_cluster(cluster->ready, cluster->parity);
-}
-
 /* `at`: this thread's first item, fetched while the sums were made. */
-template <typename T, int MT, int R, int WK> GPU_TEMPLATE void finish_tile(const skinny_plan &plan, const float *sums, int tile, int rank, tile_item at)
+template <typename T, int MT, int R> GPU_TEMPLATE void finish_tile(const skinny_plan &plan, const float *sums, int tile, tile_item at)
 {
 	const fused_problem &p = plan.problem;
 	const int items = (p.ending == LINEAR_STORE ? R : R / 2) * p.gemm.m;
-	for (int i = (int)threadIdx.x + rank * CONSUMERS * 32; i < items; i += plan.splits * CONSUMERS * 32) {
-		if (i >= (rank + 1) * CONSUMERS * 32) at = fetch_tile_item<T, R>(p, tile, i);
+	for (int i = (int)threadIdx.x; i < items; i += CONSUMERS * 32) {
+		if (i >= CONSUMERS * 32) at = fetch_tile_item<T, R>(p, tile, i);
 		if (!at.item.out) continue;
-		const float a = total<MT, R, WK>(plan, sums, at.token, at.r);
-		const float b = p.ending == LINEAR_STORE ? 0 : total<MT, R, WK>(plan, sums, at.token, at.r + R / 2);
+		const float a = get_sum<MT, R>(sums, at.token, at.r), b = p.ending == LINEAR_STORE ? 0 : get_sum<MT, R>(sums, at.token, at.r + R / 2);
 		finish_ending<T>(p, at.item, a, b);
 	}
 }
 
-template <typename T, int MT, int R, int WR, int KC>
-GPU_TEMPLATE void consume(const skinny_plan &plan, unsigned char *shared, const producer_state &s, cluster_state cluster)
+template <typename T, int MT, int R, int KC> GPU_TEMPLATE void consume(const skinny_plan &plan, unsigned char *shared, const producer_state &s)
 {
-	constexpr int WK = CONSUMERS / WR, GROUPS = R / 16 / WR;
-	const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32, row_warp = warp / WK, k_warp = warp % WK;
-	const int w_row = row_warp * GROUPS * 16 + lane % 16, token = lane % 8;
+	const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32, w_row = lane % 16, token = lane % 8;
 	const bool resident = plan.problem.norm.x != NULL;
 	const int x_row = MT > 1 || token < plan.problem.gemm.m ? token : 0; /* columns past the last token are not stored */
 	lane_matrix w = {0, w_row, R, lane / 16, 7}, x = {0, x_row, MT > 1 ? MT * 8 : plan.x_rows, lane / 8, 7};
@@ -379,63 +308,44 @@ GPU_TEMPLATE void consume(const skinny_plan &plan, unsigned char *shared, const 
 	uint32_t parity = 0;
 	if (resident) normalise<T>(plan, (T *)(shared + plan.resident_at), sums);
 	else gpu_wait_previous();
-	for (int tile = (int)blockIdx.x / plan.splits; tile < plan.tiles; tile += (int)gridDim.x / plan.splits) {
-		const tile_item item = fetch_tile_item<T, R>(plan.problem, tile, (int)threadIdx.x + cluster.rank * CONSUMERS * 32);
-		float acc[GROUPS][MT][4] = {};
-		for (int c = 0; c < s.count; c++) {
-			const uint32_t at = s.ring + stage * plan.stage_bytes;
-			w.base = at;
-			x.base = resident ? shared_address(shared + plan.resident_at) + x_row * plan.resident_pitch + (s.first + c) * KC * 2 : at + R * KC * 2;
+	for (int tile = (int)blockIdx.x; tile < plan.tiles; tile += (int)gridDim.x) {
+		const tile_item item = fetch_tile_item<T, R>(plan.problem, tile, (int)threadIdx.x);
+		float acc[R / 16][MT][4] = {};
+		for (int chunk = 0; chunk < plan.chunks; chunk++) {
+			w.base = s.ring + stage * plan.stage_bytes;
+			x.base = resident ? shared_address(shared + plan.resident_at) + x_row * plan.resident_pitch + chunk * KC * 2 : w.base + R * KC * 2;
 			barrier_wait(s.full + 8 * stage, parity);
-			multiply<T, MT, GROUPS, WK, KC / 32>(acc, w, x, k_warp);
+			multiply<T, MT, R / 16, KC / 32>(acc, w, x, warp);
 			__syncwarp();
 			if (lane == 0) barrier_arrive(s.empty + 8 * stage);
 			if (++stage == plan.stages) stage = 0, parity ^= 1;
 		}
-		put_sums<MT, GROUPS, R>(sums, acc, row_warp, k_warp);
+		put_sums<MT, R / 16, R>(sums, acc, warp);
 		consumer_sync();
-		if (plan.splits > 1) meet<MT, R, WK>(plan, sums, &cluster);
-		finish_tile<T, MT, R, WK>(plan, sums, tile, cluster.rank, item);
+		finish_tile<T, MT, R>(plan, sums, tile, item);
 		consumer_sync(); /* sums may be overwritten */
-		if (plan.splits > 1) {
-			if (threadIdx.x < (unsigned)plan.splits) barrier_arrive_cluster(cluster.read, threadIdx.x);
-			barrier_wait_cluster(cluster.read, cluster.parity);
-			cluster.parity ^= 1;
-		}
 	}
 }
 
-/* Cluster c: tiles c, c + clusters, ... of R rows of W; its block of rank s: the s-th part of K. Threads: 8 consumer warps, WR x WK, and the producer.
- * W and x: 16-bit, rows aligned to 16 bytes; m <= 8 MT; K a multiple of 64; past its end the copies bring zeros. Dynamic shared memory as in skinny_plan. Bound: reading W. */
-template <typename T, int MT, int R, int WR, int KC> __global__ void __launch_bounds__(THREADS, MT <= 2 ? 2 : 1) skinny_kernel(const __grid_constant__ skinny_plan plan)
+/* Block b: tiles b, b + gridDim.x, ... of R rows of W. Threads: 8 consumer warps and the producer. W and x: 16-bit, rows aligned to 16 bytes; m <= 8 MT; K a
+ * multiple of 64; past its end the copies bring zeros. Dynamic shared memory: barriers, the ring, sums, and x where the kernel makes the norm. Bound: reading W. */
+template <typename T, int MT, int R, int KC> __global__ void __launch_bounds__(THREADS, 1) skinny_kernel(const __grid_constant__ skinny_plan plan)
 {
 	extern __shared__ __align__(1024) unsigned char skinny_shared[];
-	const int rank = (int)blockIdx.x % plan.splits, tile0 = (int)blockIdx.x / plan.splits, clusters = (int)gridDim.x / plan.splits;
 	const uint32_t barriers = shared_address(skinny_shared);
-	producer_state s;
-	s.full = barriers, s.empty = barriers + 8 * MAX_STAGES, s.ring = barriers + BARRIER_BYTES;
-	s.first = rank * plan.chunks / plan.splits;
-	s.count = (rank + 1) * plan.chunks / plan.splits - s.first;
-	cluster_state cluster = {barriers + 16 * MAX_STAGES, barriers + 16 * MAX_STAGES + 8, 0, rank};
+	producer_state s = {barriers + BARRIER_BYTES, barriers, barriers + 8 * MAX_STAGES, 0};
 	if (threadIdx.x == CONSUMERS * 32) {
 		asm volatile("prefetch.tensormap [%0];" ::"l"(&plan.w) : "memory");
 		if (!plan.problem.norm.x) asm volatile("prefetch.tensormap [%0];" ::"l"(&plan.x) : "memory");
 		for (int i = 0; i < plan.stages; i++) barrier_init(s.full + 8 * i, 1), barrier_init(s.empty + 8 * i, CONSUMERS);
-		barrier_init(cluster.ready, (uint32_t)plan.splits), barrier_init(cluster.read, (uint32_t)plan.splits);
 		asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 	}
 	__syncthreads();
-	if (plan.splits > 1) asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
-	if (threadIdx.x / 32 == CONSUMERS) {
-		if (threadIdx.x % 32 == 0) {
-			asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(s.policy));
-			produce<R, KC>(plan, s, tile0, clusters);
-		}
-		__syncwarp();
-		if (plan.splits > 1) asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
-	} else {
-		if (plan.splits > 1) asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
-		consume<T, MT, R, WR, KC>(plan, skinny_shared, s, cluster);
+	if (threadIdx.x / 32 < CONSUMERS) {
+		consume<T, MT, R, KC>(plan, skinny_shared, s);
+	} else if (threadIdx.x % 32 == 0) {
+		asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(s.policy));
+		produce<R, KC>(plan, s);
 	}
 }
 
@@ -485,7 +395,7 @@ static gpu_error make_maps(struct skinny_plan *plan, int tile_rows, int chunk, i
 
 static int skinny_rows_of(int m)
 {
-	return m <= 8 ? 8 : m <= 16 ? 16 : m <= 32 ? 32 : 64;
+	return m <= 8 ? 8 : m <= 16 ? 16 : 32;
 }
 
 bool skinny_can(const struct gpu_context *context, const struct fused_problem *problem)
@@ -504,10 +414,10 @@ bool skinny_can(const struct gpu_context *context, const struct fused_problem *p
  * one round of tiles covers; a head at one row goes to the gemv. */
 struct skinny_shape skinny_default(const struct gpu_context *context, const struct fused_problem *problem)
 {
-	struct skinny_shape shape = {32, 1, 0, 0, true};
+	struct skinny_shape shape = {32, 0};
 	const struct gemm_problem *p = &problem->gemm;
 	const int sms = context->props.multiprocessors, tiles = (p->n + 31) / 32, rounds = (tiles + sms - 1) / sms, busy = 100 * tiles / (rounds * sms);
-	if (p->m > 32 || (p->m > 16 && rounds > 1)) shape.rows = 0;
+	if (p->m > 16 && rounds > 1) shape.rows = 0;
 	else if (p->m > 16) shape.rows = 32;
 	else if (p->m <= 4) shape.rows = busy < 65 ? 16 : 32;
 	else shape.rows = busy >= 90 && (p->m > 8 || rounds == 1) ? 32 : 16;
@@ -515,69 +425,45 @@ struct skinny_shape skinny_default(const struct gpu_context *context, const stru
 	return shape;
 }
 
-template <typename T, int MT, int R, int WR, int KC>
+template <typename T, int MT, int R, int KC>
 static gpu_error skinny_run(const struct gpu_context *context, const fused_problem *problem, const skinny_shape *shape, const char **refused)
 {
-	constexpr int WK = CONSUMERS / WR;
 	const gemm_problem &p = problem->gemm;
-	const int halves = problem->ending == LINEAR_STORE ? 1 : 2;
+	skinny_plan plan;
 	*refused = NULL;
 	if (problem->ending == LINEAR_SWIGLU && p.n / 2 % (R / 2)) *refused = "half the rows of W are not whole half tiles";
 	if (problem->ending == LINEAR_ROPE && problem->rope.head_dim % R) *refused = "a head is not whole tiles";
-	skinny_plan plan;
 	plan.problem = *problem;
-	plan.tiles = halves == 1 ? (p.n + R - 1) / R : p.n / R;
-	plan.splits = shape->splits;
+	plan.tiles = (p.n + R - 1) / R;
 	plan.chunks = (p.k + KC - 1) / KC;
-	if (plan.chunks < plan.splits) *refused = "K has fewer chunks than the cluster has blocks";
-	plan.early = shape->early;
 	plan.x_rows = MT == 1 ? p.m : MT * 8;
 	plan.stage_bytes = ((R + (problem->norm.x ? 0 : plan.x_rows)) * KC * 2 + 1023) / 1024 * 1024; /* the swizzle goes by the address */
 	plan.resident_pitch = plan.chunks * KC * 2 + 16;
-	const int sums = WK * MT * 8 * (R + 4) * 4, resident = problem->norm.x ? p.m * plan.resident_pitch : 0;
+	const int sums = CONSUMERS * MT * 8 * (R + 4) * 4, resident = problem->norm.x ? p.m * plan.resident_pitch : 0;
 	const int budget = (int)context->props.max_shared - BARRIER_BYTES - sums - resident;
 	plan.stages = shape->stages ? shape->stages : budget / plan.stage_bytes;
 	if (plan.stages > MAX_STAGES) plan.stages = MAX_STAGES;
 	if (plan.stages < 2 || plan.stages * plan.stage_bytes > budget) *refused = "the ring does not fit into shared memory";
 	if (*refused) return GPU_OK;
-	gpu_error code = make_maps(&plan, R, KC, plan.x_rows);
-	if (code != GPU_OK) return code;
 	plan.sums_at = BARRIER_BYTES + plan.stages * plan.stage_bytes;
 	plan.resident_at = plan.sums_at + sums;
-	const int most = (shape->blocks ? shape->blocks : context->props.multiprocessors) / plan.splits;
-	const int clusters = plan.tiles < most ? plan.tiles : most;
-
-	cudaLaunchAttribute attributes[2] = {};
-	attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-	attributes[0].val.programmaticStreamSerializationAllowed = 1;
-	attributes[1].id = cudaLaunchAttributeClusterDimension;
-	attributes[1].val.clusterDim.x = (unsigned)plan.splits;
-	attributes[1].val.clusterDim.y = attributes[1].val.clusterDim.z = 1;
-	cudaLaunchConfig_t config = {};
-	config.gridDim = dim3((unsigned)(clusters * plan.splits));
-	config.blockDim = dim3(THREADS);
-	config.dynamicSmemBytes = (size_t)(plan.resident_at + resident);
-	config.stream = context->stream;
-	config.attrs = attributes;
-	config.numAttrs = plan.splits > 1 ? 2 : 1;
-	code = gpu_allow_shared((skinny_kernel<T, MT, R, WR, KC>), context->props.max_shared);
-	return code != GPU_OK ? code : cudaLaunchKernelEx(&config, skinny_kernel<T, MT, R, WR, KC>, plan);
+	gpu_error code = make_maps(&plan, R, KC, plan.x_rows);
+	if (code == GPU_OK) code = gpu_allow_shared((skinny_kernel<T, MT, R, KC>), context->props.max_shared);
+	if (code != GPU_OK) return code;
+	const int most = context->props.multiprocessors;
+	return GPU_LAUNCH((skinny_kernel<T, MT, R, KC>), dim3((unsigned)(plan.tiles < most ? plan.tiles : most)), dim3(THREADS), (size_t)(plan.resident_at + resident),
+	                  context->stream, plan);
 }
 
-template <typename T> static gpu_error skinny_typed(const struct gpu_context *context, const fused_problem *problem, const skinny_shape *shape, const char **refused)
+template <typename T>
+static gpu_error skinny_typed(const struct gpu_context *context, const fused_problem *problem, const skinny_shape *shape, const char **refused)
 {
 	const int m = skinny_rows_of(problem->gemm.m), rows = shape->rows;
-	if (m == 8 && rows == 16) return skinny_run<T, 1, 16, 1, 512>(context, problem, shape, refused);
-	if (m == 8 && rows == 32) return skinny_run<T, 1, 32, 1, 256>(context, problem, shape, refused);
-	if (m == 8 && rows == 64) return skinny_run<T, 1, 64, 1, 256>(context, problem, shape, refused);
-	if (m == 16 && rows == 16) return skinny_run<T, 2, 16, 1, 512>(context, problem, shape, refused);
-	if (m == 16 && rows == 32) return skinny_run<T, 2, 32, 1, 256>(context, problem, shape, refused);
-	if (m == 16 && rows == 64) return skinny_run<T, 2, 64, 2, 128>(context, problem, shape, refused);
-	if (m == 32 && rows == 32) return skinny_run<T, 4, 32, 1, 256>(context, problem, shape, refused);
-	if (m == 32 && rows == 64) return skinny_run<T, 4, 64, 2, 128>(context, problem, shape, refused);
-	if (m == 32 && rows == 128) return skinny_run<T, 4, 128, 4, 128>(context, problem, shape, refused);
-	if (m == 64 && rows == 64) return skinny_run<T, 8, 64, 2, 128>(context, problem, shape, refused);
-	if (m == 64 && rows == 128) return skinny_run<T, 8, 128, 4, 64>(context, problem, shape, refused);
+	if (m == 8 && rows == 16) return skinny_run<T, 1, 16, 512>(context, problem, shape, refused);
+	if (m == 8 && rows == 32) return skinny_run<T, 1, 32, 256>(context, problem, shape, refused);
+	if (m == 16 && rows == 16) return skinny_run<T, 2, 16, 512>(context, problem, shape, refused);
+	if (m == 16 && rows == 32) return skinny_run<T, 2, 32, 256>(context, problem, shape, refused);
+	if (m == 32 && rows == 32) return skinny_run<T, 4, 32, 256>(context, problem, shape, refused);
 	*refused = "there is no kernel with tiles of so many rows";
 	return GPU_OK;
 }
@@ -591,6 +477,6 @@ enum status skinny_launch(const struct gpu_context *context, const struct fused_
 	const char *refused = NULL;
 	gpu_error code = p->type == DTYPE_F16 ? skinny_typed<f16>(context, problem, shape, &refused) : skinny_typed<bf16>(context, problem, shape, &refused);
 	if (refused)
-		return FAIL(err, UNSUPPORTED, "skinny gemm: [%d,%d] x [%d,%d]^T, tiles of %d rows, %d splits: %s", p->m, p->k, p->n, p->k, shape->rows, shape->splits, refused);
+		return FAIL(err, UNSUPPORTED, "skinny gemm: [%d,%d] x [%d,%d]^T, tiles of %d rows: %s", p->m, p->k, p->n, p->k, shape->rows, refused);
 	return gpu_check(code, "launch of gemm_skinny", err);
 }

@@ -71,11 +71,11 @@ enum status gemm_run(const struct gpu_context *context, const struct gemm_proble
 {
 	bool done = false;
 	const struct fused_problem few = {.gemm = *p};
-	if (decode_can(context, &few)) return decode_launch(context, &few, err);
 	if (skinny_can(context, &few)) {
 		const struct skinny_shape shape = skinny_default(context, &few);
 		if (shape.rows) return skinny_launch(context, &few, &shape, err);
 	}
+	if (decode_can(context, &few)) return decode_launch(context, &few, err);
 	if (gemv_can(context, p) && (p->m <= 4 || !context->gemm || p->type == DTYPE_F32)) {
 		struct gemv_shape shape = gemv_default(context, p);
 		return gemv_launch(context, p, &shape, err);

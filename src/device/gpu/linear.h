@@ -1,7 +1,7 @@
 /* linear.h: what the kernels of one linear see, between linear.c (checks, choice) and the families of kernels. Valid C17 and C++17.
  *
  * Families: tile (any shape; one ascending fma chain per output, so its order depends on K alone), gemv (few rows, 16-byte loads), decode (one row,
- * fused), skinny (1 to 64 rows, fused, tensor cores; CUDA only), and the vendor's library (library.h). Each says by X_can what it takes; X_launch asserts it.
+ * fused), skinny (1 to 32 rows, fused, tensor cores; CUDA only), and the vendor's library (library.h). Each says by X_can what it takes; X_launch asserts it.
  */
 #ifndef TANDEM_DEVICE_GPU_LINEAR_H
 #define TANDEM_DEVICE_GPU_LINEAR_H
@@ -10,7 +10,7 @@
 #include "device/ops.h"
 
 #define GEMV_MAX_ROWS 16
-#define SKINNY_MAX_ROWS 64
+#define SKINNY_MAX_ROWS 32
 
 /* y[m][n] = x[m][k] W[n][k]^T (+ bias), or y += that. Strides in elements. x and w are of `type`, y of `type` or f32; y is f32 where it accumulates. */
 struct gemm_problem {

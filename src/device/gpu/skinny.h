@@ -1,4 +1,4 @@
-/* skinny.h: the tensor-core kernel for 1 to 64 rows of x (gemm_skinny_cuda.cu). Valid C17 and C++17.
+/* skinny.h: the tensor-core kernel for 1 to 32 rows of x (gemm_skinny_cuda.cu). Valid C17 and C++17.
  *
  * Builds without that file have inline answers that say no.
  */
@@ -9,11 +9,8 @@
 
 /* How the work is cut. */
 struct skinny_shape {
-	int rows;   /* of W in a tile: 16, 32, 64, 128 */
-	int splits; /* blocks of a cluster that share K: 1, 2, 4 */
-	int blocks; /* at most; 0: one for each multiprocessor */
+	int rows;   /* of W in a tile: 16, or 32 */
 	int stages; /* of the ring; 0: as many as fit */
-	bool early; /* the next kernel is let in at once, not when the last copy has been asked for */
 };
 
 #ifdef __cplusplus
@@ -34,7 +31,7 @@ static inline bool skinny_can(const struct gpu_context *context, const struct fu
 static inline struct skinny_shape skinny_default(const struct gpu_context *context, const struct fused_problem *problem)
 {
 	(void)context, (void)problem;
-	struct skinny_shape none = {0, 0, 0, 0, false};
+	struct skinny_shape none = {0, 0};
 	return none;
 }
 static inline enum status skinny_launch(const struct gpu_context *context, const struct fused_problem *problem, const struct skinny_shape *shape,
