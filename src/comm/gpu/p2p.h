@@ -19,8 +19,8 @@
  * is stored and loaded in one piece, so who sees the flag has the data, without a fence. A flag keeps 24 bits of the use: what was left
  * in a half 2^24 uses ago and never since could pass for new, one chance in 2^24 each time that many uses have gone by.
  *
- * Spins. Every wait is made by whole waves. Now and then it looks at the rank's own `stop` word, at a clock, and every millisecond at the
- * abort word in pinned host memory and at the peers' announcements. Whatever it finds wrong goes into the control block's report, `stop` is
+ * Spins. Every wait is made by whole waves. Now and then it looks at the rank's own `stop` word, at a clock, and every five milliseconds at
+ * the abort word in pinned host memory and at the peers' announcements. Whatever it finds wrong goes into the control block's report, `stop` is
  * set, and all kernels of this rank, the rest of a graph too, return at once.
  */
 #ifndef TANDEM_COMM_GPU_P2P_H
@@ -55,8 +55,6 @@ struct p2p_report {
 /* Pinned host memory of one rank. */
 struct p2p_control {
 	uint32_t abort; /* by the group (group_watch): != 0: leave */
-	uint32_t reserved;
-	uint64_t limit_ns; /* how long a kernel may wait */
 	struct p2p_report report;
 };
 
@@ -76,6 +74,7 @@ struct p2p_part {
 struct p2p_view {
 	int rank, ranks;
 	int blocks; /* largest grid: what the smallest device of the group runs at once, so that no block waits for one that has not begun */
+	uint64_t limit_ns; /* how long a kernel may wait */
 	struct p2p_state *state;
 	struct p2p_control *control;
 	unsigned char *area[P2P_MAX_RANKS]; /* by rank */
