@@ -76,7 +76,9 @@ endif
 GPU_DEFINES += -DGPU_WARP=$(WARP)
 # -fsanitize=thread puts a call before each access of a kernel; src/device/gpu/emu/access.c answers it, and no sanitizer is linked for it.
 GPU_CC = $(CXX) -x c++ -std=c++17 -O1 -g -ffp-contract=off -fno-exceptions -fno-rtti -fno-strict-aliasing -fvisibility=hidden -Wall -Wextra -pthread \
-	-fsanitize=thread $(if $(SAN),-fsanitize=undefined -fno-sanitize-recover=all) $(if $(WERROR),-Werror)
+	-fsanitize=thread $(EMU_CLANG) $(if $(SAN),-fsanitize=undefined -fno-sanitize-recover=all) $(if $(WERROR),-Werror)
+# clang leaves out the call before a read that a write to the same place follows; GCC does not.
+EMU_CLANG := $(if $(findstring clang,$(shell $(CXX) --version)),-mllvm -tsan-instrument-read-before-write)
 endif
 CFLAGS_ALL += $(GPU_DEFINES)
 LIBS += $(GPU_LIBS)
@@ -95,12 +97,14 @@ UNIT := $(patsubst tests/unit/%.c,$(BUILD)/tests/unit/%,$(wildcard tests/unit/te
 FUZZ := $(patsubst tests/fuzz/%.c,$(BUILD)/tests/fuzz/%,$(wildcard tests/fuzz/fuzz_*.c))
 E2E := $(patsubst tests/e2e/lib/%.c,$(BUILD)/tests/e2e/%,$(wildcard tests/e2e/lib/*.c))
 CHECK := $(BUILD)/tests/check/check
+# *_emu.c: for the emulated device alone.
+CHECK_GPU_SRC := $(filter-out $(if $(filter emu,$(VENDOR)),,%_emu.c),$(wildcard tests/gpu/*.c tests/common/*.c))
 CHECK_GPU := $(if $(VENDOR),$(BUILD)/tests/gpu/check_gpu) $(if $(filter emu,$(VENDOR)),$(BUILD)/tests/gpu/emu/test_emu)
 SIM := $(BUILD)/tests/sim/sim
 SOAK := $(BUILD)/tests/soak/soak
 TESTS := $(UNIT) $(FUZZ) $(E2E) $(CHECK) $(CHECK_GPU) $(SIM) $(SOAK)
 
-.PHONY: all demo test quick check emu e2e bench asan tsan fuzz soak model-check install uninstall clean help deps programs gpu-programs
+.PHONY: all demo test quick check emu e2e bench asan tsan fuzz gpu-check gpu-bundle soak model-check install uninstall clean help deps programs gpu-programs
 .SECONDARY:
 
 all: $(BUILD)/tandem ## build/tandem (the default)
@@ -150,7 +154,7 @@ $(CHECK): $(patsubst tests/%.c,$(BUILD)/tests/obj/%.o,$(wildcard tests/check/*.c
 	@mkdir -p $(@D)
 	$(CC) $(LDFLAGS) -o $@ $^ $(LIBS)
 
-$(BUILD)/tests/gpu/check_gpu: $(patsubst tests/%.c,$(BUILD)/tests/obj/%.o,$(wildcard tests/gpu/*.c tests/common/*.c)) $(LIB)
+$(BUILD)/tests/gpu/check_gpu: $(CHECK_GPU_SRC:tests/%.c=$(BUILD)/tests/obj/%.o) $(LIB)
 	@mkdir -p $(@D)
 	$(CC) $(LDFLAGS) -o $@ $^ $(LIBS)
 
@@ -161,6 +165,16 @@ $(BUILD)/tests/obj/%.cu.o: tests/%.cu Makefile
 $(BUILD)/tests/gpu/emu/test_emu: $(patsubst tests/%,$(BUILD)/tests/obj/%.o,$(basename $(wildcard tests/gpu/emu/*.c)) $(wildcard tests/gpu/emu/*.cu)) $(LIB)
 	@mkdir -p $(@D)
 	$(CC) $(LDFLAGS) -o $@ $^ $(LIBS) -lcmocka
+
+# The same two programs for a machine that lacks their libraries: these lie beside them.
+BUNDLE := build/gpu-bundle
+BUNDLE_LINK := -Wl,--disable-new-dtags,-rpath,'$$ORIGIN/lib'
+$(BUNDLE)/tandem: $(APP_OBJ) $(LIB)
+	@mkdir -p $(@D)
+	$(CC) $(LDFLAGS) $(BUNDLE_LINK) -o $@ $(APP_OBJ) $(LIB) $(LIBS)
+$(BUNDLE)/check_gpu: $(CHECK_GPU_SRC:tests/%.c=$(BUILD)/tests/obj/%.o) $(OBJ)
+	@mkdir -p $(@D)
+	$(CC) $(LDFLAGS) $(BUNDLE_LINK) -o $@ $^ $(LIBS)
 
 $(SOAK): $(BUILD)/tests/obj/soak/soak.o $(LIB)
 	@mkdir -p $(@D)
@@ -221,6 +235,13 @@ soak: ## 10 000 requests on a server: clients that vanish, malformed bodies, ran
 	@sh tools/deps.sh test
 	@$(MAKE) --no-print-directory -s -j$(JOBS) programs
 	@SOAK_REQUESTS=$${SOAK_REQUESTS:-10000} bash tests/e2e/soak.sh
+
+gpu-check: ## on a machine with GPUs: kernels, collectives, faults, comparisons, then the figures (at most ten minutes)
+	@bash tests/gpu/gpu_check.sh $(GPU_CHECK)
+
+gpu-bundle: ## build/gpu-bundle: what gpu-check needs where neither compiler nor packages are
+	@$(MAKE) --no-print-directory -s -j$(JOBS) BACKENDS="cpu cuda" $(BUNDLE)/tandem $(BUNDLE)/check_gpu
+	@bash tests/gpu/bundle.sh $(BUNDLE)
 
 fuzz: ## every parser on mutated input, FUZZ_SECONDS each (5)
 	@sh tools/deps.sh test

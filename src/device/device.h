@@ -102,6 +102,7 @@ struct device_ops {
 	enum dtype (*activation)(enum dtype model);
 	int kv_block_tokens; /* block size that suits the attention kernels, where the user has not said otherwise */
 	int prefill_chunk;   /* rows of a step that suit it; 0: the engine's default */
+	bool host_idles;     /* the host's cores have nothing to do while a step runs: threads that wait may spin */
 	bool block_types;    /* weights of block types (quantised) can be put */
 	bool accumulates;    /* linear_args.accumulate is supported: at world size 1 no all-reduce is needed */
 

@@ -49,6 +49,13 @@ static bool all_finished(const struct coordinator *c)
 	return true;
 }
 
+static bool any_device_busy(const struct coordinator *c)
+{
+	for (int r = 0; r < c->options.world_size; r++)
+		if (c->workers[r].busy_device) return true;
+	return false;
+}
+
 /* Sum of what only grows while anything moves. */
 static uint64_t movement(const struct coordinator *c)
 {
@@ -149,6 +156,7 @@ static enum status run_command(struct coordinator *c, enum worker_command what, 
 	c->generation++;
 	for (int r = 0; r < c->options.world_size; r++) worker_command(&c->workers[r], what, c->generation);
 	wait_workers(c);
+	c->stuck |= any_device_busy(c);
 	if (group_aborted(c->group)) return group_error(c->group, err);
 	for (int r = 0; r < c->options.world_size; r++) { /* a failure always aborts: this is for a worker that could not say why */
 		struct worker *w = &c->workers[r];
@@ -211,7 +219,7 @@ static void fill_worker(struct coordinator *c, int r, const struct device_option
 	                                            .max_head_dim = config->head_dim, .max_context = o->rank.max_context,
 	                                            .max_seqs = limits.max_seqs, .invariant = o->rank.invariant};
 	w->timeout_ms = o->timeout_ms;
-	w->spin_ns = o->ops->one_memory ? WAIT_SPIN_NS : IDLE_SPIN_NS;
+	w->spin_ns = o->ops->host_idles ? IDLE_SPIN_NS : WAIT_SPIN_NS;
 	w->need_bytes = need_bytes(o, w);
 	c->ranks[r] = &w->rank;
 }
@@ -224,7 +232,7 @@ enum status coordinator_open(struct coordinator **out, const struct coordinator_
 	struct coordinator *c = mem_zalloc_lines(1, sizeof *c, "coordinator", err);
 	if (!c) return st;
 	c->options = *options;
-	c->spin_ns = options->ops->one_memory ? WAIT_SPIN_NS : 2 * LOOK_MS * UINT64_C(1000000);
+	c->spin_ns = options->ops->host_idles ? 2 * LOOK_MS * UINT64_C(1000000) : WAIT_SPIN_NS;
 	c->workers = mem_zalloc_lines((size_t)options->world_size, sizeof *c->workers, "workers", err);
 	c->ranks = mem_zalloc((size_t)options->world_size, sizeof *c->ranks, "ranks", err);
 	c->pools = mem_zalloc((size_t)options->world_size, sizeof *c->pools, "pools", err);
@@ -274,7 +282,7 @@ void coordinator_close(struct coordinator **coordinator)
 			wait_workers(c);
 		}
 	}
-	if (c->workers && !stop_workers(c)) return; /* a thread still runs on this memory: leaving it is the only safe thing */
+	if (c->workers && (!stop_workers(c) || any_device_busy(c))) return; /* a thread or a kernel still runs on this memory: leaving it is the only safe thing */
 	for (int r = 0; c->workers && r < c->options.world_size; r++) comm_destroy(&c->workers[r].rank.comm);
 	for (int r = 0; c->workers && r < c->options.world_size; r++) rank_release(&c->workers[r].rank);
 	group_destroy(&c->group);

@@ -9,12 +9,14 @@ static bool can_record(const struct rank *rank)
 	return rank->options.graphs && vt->graph_begin && (rank->adds || rank->comm->vt->replayed);
 }
 
+/* Whether decode steps of so many rows may be asked for this result. */
 static bool gives(const struct rank *rank, int rows, enum step_result result)
 {
+	const bool samples = rows <= rank_sample_rows(&rank->options) && rank->peers[0]->sample_host;
 	switch (result) {
-	case RESULT_LOGITS: return true;
+	case RESULT_LOGITS: return !samples;
 	case RESULT_BEST: return rank->device->vt->ops.argmax != NULL;
-	case RESULT_SAMPLED: return rows <= rank_sample_rows(&rank->options) && rank->peers[0]->sample_host;
+	case RESULT_SAMPLED: return samples;
 	case RESULT_COUNT: break;
 	}
 	return false;

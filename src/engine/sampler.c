@@ -8,6 +8,7 @@
 #include "base/rng.h"
 
 #define GREEDY_BELOW 1e-5 /* temperature */
+#define BEST_VECTORS 4 /* of maxima, side by side */
 
 struct candidate {
 	float logit;
@@ -111,16 +112,32 @@ static void apply_penalties(struct sampler *s, const struct sampler_params *p, c
 /* Index of the best logit, smallest id among equals; -1 if any is NaN or all are -inf. */
 static int32_t best_token(const float *logits, int n)
 {
-	int32_t best = -1;
-	float top = -INFINITY;
-	for (int i = 0; i < n; i++) {
-		if (isnan(logits[i])) return -1;
-		if (logits[i] > top) {
-			top = logits[i];
-			best = i;
+	typedef float four __attribute__((vector_size(16)));
+	typedef int32_t mask __attribute__((vector_size(16)));
+	const float low = -INFINITY;
+	four top[BEST_VECTORS];
+	mask nan = {0};
+	for (int v = 0; v < BEST_VECTORS; v++) top[v] = (four){low, low, low, low};
+	int i = 0;
+	for (; i + 4 * BEST_VECTORS <= n; i += 4 * BEST_VECTORS)
+		for (int v = 0; v < BEST_VECTORS; v++) {
+			four x;
+			memcpy(&x, logits + i + 4 * v, sizeof x);
+			mask more = x > top[v];
+			top[v] = (four)((more & (mask)x) | (~more & (mask)top[v]));
+			nan |= x != x;
 		}
+	float best = low;
+	bool bad = nan[0] | nan[1] | nan[2] | nan[3];
+	for (int v = 0; v < BEST_VECTORS; v++)
+		for (int j = 0; j < 4; j++) best = top[v][j] > best ? top[v][j] : best;
+	for (; i < n; i++) {
+		best = logits[i] > best ? logits[i] : best;
+		bad |= isnan(logits[i]);
 	}
-	return best;
+	if (bad || best == low) return -1;
+	for (i = 0; logits[i] != best;) i++;
+	return i;
 }
 
 static enum status find_best(const struct sampler *s, const float *logits, int32_t *best, struct error *err)

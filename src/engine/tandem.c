@@ -211,7 +211,8 @@ void tandem_get_rank_bytes(const struct tandem *t, int rank, struct tandem_rank_
 	struct mem_report report;
 	t->ops->report(coordinator_rank(t->coordinator, rank)->device, &report);
 	*out = (struct tandem_rank_bytes){.sharded = report.now[MEM_SHARDED], .replicated = report.now[MEM_REPLICATED], .kv = report.now[MEM_KV],
-	                                  .scratch = report.now[MEM_SCRATCH], .workspace = report.now[MEM_WORKSPACE], .peak = report.peak};
+	                                  .scratch = report.now[MEM_SCRATCH], .workspace = report.now[MEM_WORKSPACE],
+	                                  .runtime = report.now[MEM_RUNTIME], .peak = report.peak};
 }
 
 void tandem_get_info(const struct tandem *t, struct tandem_info *out)

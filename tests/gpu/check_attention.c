@@ -16,7 +16,7 @@
 #define MAX_SEQS 16
 #define KERNELS 3            /* most candidates of a kind */
 #define NOWHERE 0x7ffffff0   /* a block that no cache has */
-#define MAX_WORK 6e7         /* products of a case in the oracle */
+#define MAX_WORK 1e7         /* products of a case in the oracle */
 #define MAX_WORK_QUICK 6e5
 
 enum scores { SCORES_RANDOM, SCORES_STEEP, SCORES_ZERO, SCORES_EQUAL };
@@ -257,7 +257,7 @@ static void draw_step(const struct gpu_check *c, struct shape *s, enum steps kin
 		if (kind == STEP_PREFILL || kind == STEP_ONE || (kind == STEP_MIXED && n % 2 == 0)) rows = some;
 		if (kind == STEP_MOSTLY_DECODE && n % 3 == 0) rows = n ? 7 : length;
 		double can = left / (seqs - n) / ((double)length * s->q_heads * s->head_dim);
-		if (rows > can) rows = (int)can + 1;
+		if (rows > can) rows = can > 0 ? (int)can + 1 : 1;
 		if (rows > length) rows = length;
 		left -= (double)rows * length * s->q_heads * s->head_dim;
 		s->rows[s->seqs] = rows, s->kv_len[s->seqs++] = length;

@@ -165,6 +165,30 @@ static void check_graph(struct gpu_check *c)
 	gpu_case_end(c);
 }
 
+/* A launch that the runtime refuses (a grid beyond its limits), while a graph is recorded: it is reported, and afterwards the stream works. */
+static void check_refused_launch(struct gpu_check *c)
+{
+	gpu_case(c, DTYPE_F32, FILL_RANDOM, "a refused launch in a recording");
+	struct graph *graph = NULL;
+	struct error ignored = {0};
+	enum { WIDE = 1 << 30 };
+	float one = 1, got = 0, *src = gpu_put(c, &one, 4), *dst = gpu_room(c, 4);
+	gpu_ok(c, c->ops->graph_begin(c->stream, &c->err));
+	enum status st = OP(c->stream, swiglu, &((struct swiglu_args){.x = tensor_view(src, DTYPE_F32, TENSOR_SHARDED, 1, WIDE),
+	                                                              .out = tensor_view(dst, DTYPE_F32, TENSOR_SHARDED, 1, WIDE / 2)}), &c->err);
+	gpu_refused(c, STATUS_DEVICE_FAULT, st);
+	(void)!c->ops->graph_end(c->stream, &graph, &ignored); /* a graph without that launch, or none */
+	c->ops->graph_destroy(graph);
+	gpu_ok(c, c->ops->graph_begin(c->stream, &c->err));
+	gpu_ok(c, c->ops->copy(c->stream, dst, src, 4, COPY_ON_DEVICE, &c->err));
+	gpu_ok(c, c->ops->graph_end(c->stream, &graph, &c->err));
+	if (graph) gpu_ok(c, c->ops->graph_launch(graph, c->stream, &c->err));
+	gpu_get(c, &got, dst, 4);
+	expect(c, got == 1, "a graph after a refused launch did not run");
+	c->ops->graph_destroy(graph);
+	gpu_case_end(c);
+}
+
 /* Everything of a second device object goes away with it, also what its user forgot. */
 static void check_close(struct gpu_check *c)
 {
@@ -201,5 +225,6 @@ void gpu_check_device(struct gpu_check *c)
 	}
 	check_quantised(c);
 	check_graph(c);
+	check_refused_launch(c);
 	check_close(c);
 }

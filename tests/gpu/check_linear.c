@@ -6,6 +6,8 @@
 #include <math.h>
 #include <string.h>
 
+#include "device/gpu/context.h"
+#include "device/gpu/skinny.h"
 #include "gpu/harness.h"
 
 static const double u = 0x1p-24;
@@ -65,7 +67,9 @@ static void make_operands(struct gpu_check *c, const struct linear_case *s, stru
 		o->y.slot_stride = (int64_t)s->rows * o->y.row_stride;
 	}
 	if (s->bias) {
-		o->bias_host = gpu_filled(c, DTYPE_F32, (size_t)s->n, 4);
+		const void *bias = gpu_filled(c, c->dtype, (size_t)s->n, 4); /* a checkpoint has it in the type of the weights */
+		o->bias_host = gpu_host(c, (size_t)s->n * sizeof(float));
+		for (size_t i = 0; i < (size_t)s->n; i++) o->bias_host[i] = (float)element(bias, c->dtype, i);
 		o->bias = gpu_put(c, o->bias_host, (size_t)s->n * sizeof(float));
 	}
 }
@@ -107,6 +111,91 @@ static void linear_case(struct gpu_check *c, enum dtype dtype, enum fill fill, s
 			compare_slot(c, &s, &o, i, (o.split.span[i].lo - s.leaves) * leaf, (o.split.span[i].hi - o.split.span[i].lo) * leaf);
 	}
 	gpu_case_end(c);
+}
+
+/* --- each family by itself, with every way to cut the work that it has */
+
+static struct gemm_problem problem_of(const struct linear_case *s, const struct operands *o, enum dtype dtype)
+{
+	return (struct gemm_problem){.x = o->x.data, .w = o->w.data, .bias = o->bias, .y = o->y.data, .type = dtype, .y_type = s->y, .m = s->rows, .n = s->n, .k = s->k,
+	                             .x_stride = o->x.row_stride, .w_stride = s->k, .y_stride = o->y.row_stride, .accumulate = s->accumulate};
+}
+
+static const char *const family_names[] = {[GEMV_STRIDED] = "strided", [GEMV_WAVE] = "wave", [GEMV_LLMM1] = "llmm1"};
+
+static void gemv_case(struct gpu_check *c, enum dtype dtype, struct gemv_shape shape, struct linear_case s)
+{
+	gpu_case(c, dtype, FILL_RANDOM, "gemv %s rows %d threads %d T=%d n=%d k=%d", family_names[shape.family], shape.rows, shape.threads, s.rows, s.n, s.k);
+	struct operands o;
+	make_operands(c, &s, &o);
+	struct gemm_problem p = problem_of(&s, &o, dtype);
+	gpu_ok(c, gemv_launch(gpu_context(c->stream), &p, &shape, &c->err));
+	compare_slot(c, &s, &o, 0, 0, s.k);
+	gpu_case_end(c);
+}
+
+static void check_gemv(struct gpu_check *c, enum dtype dtype)
+{
+	const int n = 37, k = c->quick ? 520 : 4104;
+	for (int rows = 1; rows <= 16; rows *= 2) {
+		const struct linear_case one = {.rows = 1, .n = n, .k = k, .y = DTYPE_F32, .bias = true};
+		if (rows > 1) gemv_case(c, dtype, (struct gemv_shape){GEMV_LLMM1, rows, 0}, dtype == DTYPE_F32 ? (struct linear_case){.rows = 1, .n = n, .k = 516, .y = DTYPE_F32} : one);
+		if (rows > 4) continue;
+		for (int threads = 64; threads <= (c->quick ? 128 : 1024); threads *= 2) gemv_case(c, dtype, (struct gemv_shape){GEMV_STRIDED, rows, threads}, one);
+		for (int threads = 64; threads <= 256; threads *= 4) gemv_case(c, dtype, (struct gemv_shape){GEMV_WAVE, rows, threads}, one);
+	}
+	for (int rows = 2; rows <= 16; rows += 5) gemv_case(c, dtype, (struct gemv_shape){GEMV_WAVE, 1, 256}, (struct linear_case){.rows = rows, .n = n, .k = k, .y = dtype, .x_pad = 1});
+}
+
+/* A tensor-parallel degree makes this kernel illegal: it must be refused, not launched. */
+static void check_gemv_limits(struct gpu_check *c)
+{
+	gpu_case(c, DTYPE_BF16, FILL_RANDOM, "gemv refusals");
+	struct operands o;
+	const struct linear_case s = {.rows = 1, .n = 8, .k = 8704, .y = DTYPE_BF16}, two = {.rows = 2, .n = 8, .k = 64, .y = DTYPE_BF16};
+	const struct gpu_context *context = gpu_context(c->stream);
+	make_operands(c, &s, &o);
+	struct gemm_problem p = problem_of(&s, &o, DTYPE_BF16), rows = problem_of(&two, &o, DTYPE_BF16), odd = p;
+	odd.w = (const char *)odd.w + 2;
+	gpu_refused(c, STATUS_UNSUPPORTED, gemv_launch(context, &p, &(struct gemv_shape){GEMV_LLMM1, 4, 0}, &c->err));
+	gpu_refused(c, STATUS_UNSUPPORTED, gemv_launch(context, &p, &(struct gemv_shape){GEMV_LLMM1, 3, 0}, &c->err));
+	gpu_refused(c, STATUS_UNSUPPORTED, gemv_launch(context, &p, &(struct gemv_shape){GEMV_STRIDED, 2, 65}, &c->err));
+	gpu_refused(c, STATUS_UNSUPPORTED, gemv_launch(context, &rows, &(struct gemv_shape){GEMV_STRIDED, 2, 128}, &c->err));
+	gpu_refused(c, STATUS_UNSUPPORTED, gemv_launch(context, &odd, &(struct gemv_shape){GEMV_WAVE, 1, 256}, &c->err));
+	gpu_case_end(c);
+}
+
+/* Launched again and again, the kernel must give the same bits: its order of summation does not depend on how its blocks meet. */
+static void skinny_case(struct gpu_check *c, enum dtype dtype, struct skinny_shape shape, struct linear_case s)
+{
+	gpu_case(c, dtype, FILL_RANDOM, "skinny rows %d splits %d blocks %d stages %d%s T=%d n=%d k=%d", shape.rows, shape.splits, shape.blocks, shape.stages,
+	         shape.early ? " early" : "", s.rows, s.n, s.k);
+	struct operands o;
+	make_operands(c, &s, &o);
+	struct fused_problem p = {.gemm = problem_of(&s, &o, dtype)};
+	const size_t bytes = (size_t)s.rows * (size_t)s.n * dtype_bytes(s.y);
+	void *first = gpu_host(c, bytes);
+	enum status st = skinny_can(gpu_context(c->stream), &p) ? skinny_launch(gpu_context(c->stream), &p, &shape, &c->err) : STATUS_UNSUPPORTED;
+	if (st == STATUS_UNSUPPORTED) { /* no kernel of this cut */
+		c->err = (struct error){0};
+	} else {
+		gpu_ok(c, st);
+		compare_slot(c, &s, &o, 0, 0, s.k);
+		gpu_get(c, first, o.y.data, bytes);
+		for (int i = 0; i < 20; i++) gpu_ok(c, skinny_launch(gpu_context(c->stream), &p, &shape, &c->err));
+		gpu_compare_exact(c, "y again", &o.y, first);
+	}
+	gpu_case_end(c);
+}
+
+static void check_skinny(struct gpu_check *c, enum dtype dtype)
+{
+	static const int rows[] = {1, 3, 8, 9, 16, 17, 33, 64};
+	if (dtype == DTYPE_F32 || c->quick) return;
+	for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+		for (int tile = 16; tile <= 128; tile *= 2)
+			for (int splits = 1; splits <= 4; splits *= 2)
+				skinny_case(c, dtype, (struct skinny_shape){tile, splits, splits == 2 ? 24 : 0, 0, splits == 2}, (struct linear_case){.rows = rows[i], .n = 520, .k = 2112, .y = dtype, .bias = true});
 }
 
 /* --- the invariant mode: the bits of the CPU, whose definition is one chain for each leaf */
@@ -194,6 +283,8 @@ void gpu_check_linear(struct gpu_check *c)
 	GPU_EACH_DTYPE(dtype)
 	{
 		check_shapes(c, dtype);
+		check_gemv(c, dtype);
+		check_skinny(c, dtype);
 		for (int rows = 1; rows <= 65; rows += c->quick ? 63 : 8) {
 			linear_case(c, dtype, FILL_RANDOM, (struct linear_case){.rows = rows, .n = 40, .k = 240, .y = DTYPE_F32, .leaves = 5});
 			linear_case(c, dtype, FILL_RANDOM, (struct linear_case){.rows = rows, .n = 33, .k = 128, .y = dtype, .leaves = 4, .y_pad = 7});
@@ -203,6 +294,7 @@ void gpu_check_linear(struct gpu_check *c)
 		invariant_case(c, dtype, 18, 20, 96, 4);
 		if (!c->quick) invariant_case(c, dtype, 33, 1000, 2100, 7);
 	}
+	check_gemv_limits(c);
 	check_refusals(c);
 }
 

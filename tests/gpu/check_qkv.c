@@ -105,7 +105,8 @@ static struct cache cache_make(struct gpu_check *c, int rows, int kv_heads, int 
 	for (size_t i = 0; i < count; i++) k.want[i] = NAN;
 	k.slot = gpu_host(c, (size_t)rows * 4);
 	int slots = k.cache.layout.blocks * block_tokens;
-	for (int t = 0; t < rows; t++) k.slot[t] = (int32_t)((int64_t)(t + 1) * 7 % slots); /* slots is a multiple of 16: 7 is coprime */
+	int step = slots % 7 ? 7 : slots % 11 ? 11 : 1; /* coprime with slots: no two rows meet */
+	for (int t = 0; t < rows; t++) k.slot[t] = (int32_t)((int64_t)(t + 1) * step % slots);
 	k.slot_device = gpu_put(c, k.slot, (size_t)rows * 4);
 	return k;
 }
@@ -312,6 +313,10 @@ void gpu_check_attention_in(struct gpu_check *c)
 			attention_in_case(c, dtype, &cases[i]);
 		}
 		if (!c->quick) attention_in_case(c, dtype, &large);
+		/* so many heads that a wave takes several, and the last wave of a row fewer */
+		int rows = gpu_context(c->stream)->props.multiprocessors * 64 / 7 + 3;
+		qkv_case(c, dtype, &(struct in_case){rows, 5, 1, 64, 64, 0, 64, true, false, false});
+		qkv_case(c, dtype, &(struct in_case){rows, 5, 1, 64, 32, 0, 64, false, false, false});
 	}
 }
 

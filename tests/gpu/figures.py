@@ -13,7 +13,7 @@ SEED = ("--random-weights", 1)
 CONTEXT = 32 if EMULATED else 1024
 PREFILLS = (16, 32) if EMULATED else (1024, 8192)
 BATCHES = (1, 2, 4) if EMULATED else (1, 16, 64) # the keys keep the names of the real ones
-COLLECTIVE_ROWS = (1, 4, 16, 64, 128, 256) # of 4096 f32: 16 KiB to 4 MiB
+COLLECTIVE_ROWS = (1, 4, 8, 16, 32, 64, 128, 512, 2048) # of 4096 bf16: 8 KiB to 16 MiB
 
 # What the figures are to reach on two H200, and what vLLM 0.22.1 gave there (issue and docs/MEASUREMENTS.md).
 TARGETS = {
@@ -83,7 +83,7 @@ def first_token(folder):
     for _ in range(1 if EMULATED else 3):
         start = time.time()
         process = subprocess.Popen([TANDEM, "run", folder, "--random-weights", "1", "--device", DEVICE, "--tokens", "1,2,3,4,5,6,7,8", "-n", "1",
-                                    "--ignore-eos", "--temp", "0", "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL)
+                                    "--ignore-eos", "--temp", "0", "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, bufsize=0)
         first = process.stdout.read(1)
         seconds = time.time() - start
         rest, log = process.communicate()
@@ -99,12 +99,12 @@ def all_reduce(world):
     hidden = 64 if EMULATED else 4096
     result = tandem_json("bench", "collective", "--device", DEVICE, "--tp", world, "--rows", rows, "--hidden", hidden, timeout=60)
     details["allreduce_us"] = result
-    table = {}
+    table = {} # in a recorded graph, as a decode step runs it
     for line in result["results"]:
-        own = line["own_us"] if "own_us" in line else line["p50_us"]
-        table[str(int(line["bytes"]))] = [own, line.get("nccl_us", line.get("xccl_us"))]
+        pair = table.setdefault(str(int(line["bytes"])), [None, None])
+        pair[0 if line["transport"] == "p2p" else 1] = line.get("graph_us", line["p50_us"])
     figures["allreduce_us"] = table
-    check(bool(table) and all(own > 0 for own, _ in table.values()), "allreduce_us %s" % json.dumps(table))
+    check(bool(table) and all(own and own > 0 for own, _ in table.values()), "allreduce_us %s" % json.dumps(table))
 
 
 def trace(folder):
@@ -133,8 +133,8 @@ def markdown():
         lines.append("| %s%s | %.4g | %s | %s | %s |" % (key, " (host gap %.0f us)" % gap if gap is not None else "", value, target or "", met, peer or ""))
     if figures.get("allreduce_us"):
         lines += ["", "| all-reduce | own us | NCCL us | ratio |", "|---|---|---|---|"]
-        for size, (own, peer) in figures["allreduce_us"].items():
-            lines.append("| %s | %.2f | %s | %s |" % (size, own, "%.2f" % peer if peer else "", "%.2f" % (peer / own) if peer else ""))
+        for size, (own, peer) in sorted(figures["allreduce_us"].items(), key=lambda entry: int(entry[0])):
+            lines.append("| %s | %.2f | %s | %s |" % (size, own or 0, "%.2f" % peer if peer else "", "%.2f" % (peer / own) if peer and own else ""))
     return "\n".join(lines) + "\n\n"
 
 

@@ -55,6 +55,7 @@ static void run_check(struct gpu_check *c, const struct family *f)
 	uint64_t begin = clock_ns();
 	c->op = f->op;
 	c->compared = 0;
+	c->ops->attach(c->device); /* the check before may have opened devices of its own */
 	if (!has_op(c, f)) {
 		printf("FAIL %s: the back end has none\n", f->op);
 		c->failed++;
@@ -62,6 +63,7 @@ static void run_check(struct gpu_check *c, const struct family *f)
 		printf("FAIL %s: no check\n", f->op);
 		c->failed++;
 	} else {
+		c->ops->attach(c->device); /* another family may have used other devices on this thread */
 		f->check(c);
 		if (!c->compared) printf("FAIL %s: its check compares nothing\n", f->op), c->failed++;
 	}

@@ -8,12 +8,12 @@
 #define VEC_NAME "avx512"
 #define VEC_LINEAR_ROWS 14 /* 28 accumulators, 2 weights, 1 broadcast of 32 registers */
 #define VEC_ATTEND_ROWS 14 /* the same */
-/* Up to 8 rows: 16 accumulators, 4 scales and mins, 4 words, 2 tables, 2 weights, 1 broadcast; beyond, by halves: 16 accumulators, half of the
- * rest, broadcasts from memory. */
+/* Up to 4 rows 8 accumulators, 4 scales and mins, 4 words, 2 tables, 2 weights, 1 broadcast; beyond, by halves: up to 16 accumulators, half of
+ * the rest, broadcasts from memory. */
 #define VEC_QUANT_ROWS 16
 #define QUANT_CASES(type)                                                                                   \
 	QUANT_CASE(1, type) QUANT_CASE(2, type) QUANT_CASE(3, type) QUANT_CASE(4, type)                     \
-	QUANT_CASE(5, type) QUANT_CASE(6, type) QUANT_CASE(7, type) QUANT_CASE(8, type)                     \
+	HALVES_CASE(5, type) HALVES_CASE(6, type) HALVES_CASE(7, type) HALVES_CASE(8, type)                 \
 	HALVES_CASE(9, type) HALVES_CASE(10, type) HALVES_CASE(11, type) HALVES_CASE(12, type)              \
 	HALVES_CASE(13, type) HALVES_CASE(14, type) HALVES_CASE(15, type) HALVES_CASE(16, type)
 #define FMA_CHAINS 16 /* independent v16 that keep all multipliers busy */

@@ -3,6 +3,7 @@
 
 #define ARGMAX_THREADS 256
 #define ARGMAX_PACK 4
+#define ARGMAX_FLIGHT 4      /* packs of a thread on their way at a time */
 #define ARGMAX_MAX_BLOCKS 64 /* of one row */
 #define NO_INDEX 0x7fffffff
 
@@ -41,7 +42,8 @@ GPU_DEVICE best_token block_best(best_token best, best_token *scratch)
 
 /* Block (b, r): every gridDim.x-th piece of 1024 columns of row r; its best goes to partial[r][b], and the last block of the row, which
  * the row's counter tells and which sets it back to 0, takes the best of those. Packs of 4 where rows are aligned to 16 bytes (N = 4), else
- * single columns. Shared: 64 bytes a wave's result. Bound: 4 n bytes a row; few rows are two round trips and the counter's. */
+ * single columns; n at most 2^30, so that no index overflows. Shared: 260 bytes. Bound: 4 n bytes a row; few rows are two round trips and
+ * the counter's. */
 template <int N> GPU_KERNEL(ARGMAX_THREADS)
 argmax_kernel(const float *logits, int64_t stride, int n, int begin, best_token *partial, uint32_t *counters, best_token *out)
 {
@@ -54,10 +56,14 @@ argmax_kernel(const float *logits, int64_t stride, int n, int begin, best_token 
 	best.value = -INFINITY;
 	best.index = NO_INDEX;
 	logits += row * stride;
-	for (int at = ((int)blockIdx.x * ARGMAX_THREADS + (int)threadIdx.x) * N; at < n; at += blocks * ARGMAX_THREADS * N) {
-		float v[N];
-		gpu_load<N>(logits + at, v);
-		GPU_UNROLL for (int i = 0; i < N; i++) best = better(best, of_column(v[i], begin + at + i));
+	const int step = blocks * ARGMAX_THREADS * N;
+	for (int at = ((int)blockIdx.x * ARGMAX_THREADS + (int)threadIdx.x) * N; at < n; at += ARGMAX_FLIGHT * step) {
+		float v[ARGMAX_FLIGHT][N];
+		GPU_UNROLL for (int f = 0; f < ARGMAX_FLIGHT; f++)
+			if (at + f * step < n) gpu_load<N>(logits + at + f * step, v[f]);
+		GPU_UNROLL for (int f = 0; f < ARGMAX_FLIGHT; f++)
+			if (at + f * step < n)
+				GPU_UNROLL for (int i = 0; i < N; i++) best = better(best, of_column(v[f][i], begin + at + f * step + i));
 	}
 	best = block_best(best, scratch);
 	if (blocks > 1) {
@@ -89,6 +95,7 @@ enum status gpu_argmax(struct stream *stream, const struct argmax_args *args, st
 	TRY(gpu_expect(x, x->dist, x->rows, x->cols, "argmax logits", err));
 	if (x->dtype != DTYPE_F32 || x->dist == TENSOR_PARTIAL)
 		return FAIL(err, BAD_INPUT, "argmax: %s logits of %s; F32 and no partial are wanted", tensor_dist_name(x->dist), dtype_name(x->dtype));
+	if (x->cols > 1 << 30) return FAIL(err, UNSUPPORTED, "argmax: rows of %d; at most 2^30 columns are supported", x->cols);
 	if (x->rows == 0) return STATUS_OK;
 	const bool packs = x->cols % ARGMAX_PACK == 0 && gpu_rows_aligned(x, 16);
 	int blocks = (int)gpu_blocks(x->cols, ARGMAX_THREADS * ARGMAX_PACK * 2); /* two packs a thread at least */

@@ -71,7 +71,7 @@ static enum status check(const struct attention_args *args, struct error *err)
 		return FAIL(err, BAD_INPUT, "attention: %d query heads over %d kv heads; a multiple is wanted", args->q_heads, l->kv_heads);
 	TRY(check_tensor(&args->q, args, "attention q", err));
 	TRY(check_tensor(&args->out, args, "attention out", err));
-	if (rows->seqs < 0 || rows->seqs > rows->rows || rows->max_seq_rows > rows->rows || rows->max_kv_len > (int64_t)rows->max_blocks * l->block_tokens)
+	if (rows->seqs < 0 || rows->max_seq_rows > rows->rows || rows->max_kv_len > (int64_t)rows->max_blocks * l->block_tokens)
 		return FAIL(err, BAD_INPUT, "attention: %d rows (at most %d a sequence) of %d sequences, %d keys in %d blocks of %d", rows->rows,
 		            rows->max_seq_rows, rows->seqs, rows->max_kv_len, rows->max_blocks, l->block_tokens);
 	if (!(args->scale > 0)) return FAIL(err, BAD_INPUT, "attention: scores times %g; a positive scale is wanted", (double)args->scale);

@@ -1,4 +1,4 @@
-/* attention_wide_cuda.cu: attention of sequences with several rows on Hopper's warpgroup products, 16-bit types, heads of 64 and 128.
+/* attention_wide_cuda.cu: attention of sequences with several rows on Hopper's warpgroup products, 16-bit types, heads up to 128.
  *
  * Block (query head, tile), three warpgroups: 128 rows of one sequence against its keys, 128 at a time, online softmax (after FlashAttention-3). Tiles are
  * numbered from the last, since later rows see more and long work should begin first.
@@ -7,6 +7,9 @@
  *   Warpgroups 1, 2: rows 64 (w - 1) .. + 63. S [64][128] = Q K^T from shared memory, O [64][DIM] += P V with P in registers. The scores of the
  *     next keys are computed while the values of these are added; softmax runs beside the products, the other warpgroup's too: the two take turns.
  * Where some keys of a tile count and others do not (the last, or the first of a window), scores are masked and values cleared.
+ *
+ * DIM is head_dim rounded up to 64 or 128. Keys' and values' columns behind the head's end are zeros (outside the map's matrix); queries' are the next head's,
+ * which zeros silence.
  *
  * Shared memory: queries 128 * DIM, keys and values STAGES * 128 * DIM each, 16 bits: 160 KB at DIM 128; tiles [64 elements][rows] with 128-byte swizzle.
  * Rows of q and of the cache at multiples of 16 bytes. One block on a multiprocessor; registers are moved from the producer to the others. The
@@ -79,7 +82,7 @@ template <int DIM> GPU_TEMPLATE void produce(const attention_params &p, const CU
 	if (threadIdx.x == 0) {
 		barrier_expect(job.barriers.queries(), shared::tile);
 		for (int half = 0; half < DIM / 64; half++)
-			wide_copy(job.shared + shared::queries + (uint32_t)half * shared::half, q_map, job.head * DIM + half * 64, job.tile.row, job.barriers.queries());
+			wide_copy(job.shared + shared::queries + (uint32_t)half * shared::half, q_map, job.head * p.head_dim + half * 64, job.tile.row, job.barriers.queries());
 	}
 	for (int turn = 0; turn < job.turns; turn++) {
 		copy_tile<DIM>(p, kv_map, job, box, turn, 0);
@@ -181,9 +184,9 @@ template <typename T, int DIM> GPU_TEMPLATE void put_rows(const attention_params
 		const int row = group * 64 + (int)threadIdx.x / 32 % 4 * 16 + g + r * 8;
 		if (row >= job.tile.rows) continue;
 		const float inverse = 1.0f / rows.sum[r];
-		T *out = (T *)p.out + (int64_t)(job.tile.row + row) * p.out_stride + (int64_t)job.head * DIM;
+		T *out = (T *)p.out + (int64_t)(job.tile.row + row) * p.out_stride + (int64_t)job.head * p.head_dim;
 		GPU_UNROLL for (int n = 0; n < DIM / 8; n++)
-			*(uint32_t *)(out + n * 8 + 2 * c) = tensor_pack<T>(acc[4 * n + 2 * r] * inverse, acc[4 * n + 2 * r + 1] * inverse);
+			if (n * 8 < p.head_dim) *(uint32_t *)(out + n * 8 + 2 * c) = tensor_pack<T>(acc[4 * n + 2 * r] * inverse, acc[4 * n + 2 * r + 1] * inverse);
 	}
 }
 
@@ -324,7 +327,7 @@ static int box_rows(const attention_params *p)
 
 static bool can_wide(const attention_params *p, enum dtype dtype)
 {
-	return (dtype == DTYPE_BF16 || dtype == DTYPE_F16) && (p->head_dim == 64 || p->head_dim == 128) &&
+	return (dtype == DTYPE_BF16 || dtype == DTYPE_F16) && p->head_dim % 8 == 0 && p->head_dim <= 128 &&
 	       (int64_t)p->blocks * 2 * p->kv_heads * p->block_tokens < INT32_MAX;
 }
 
@@ -334,7 +337,7 @@ static enum status launch_wide(const struct gpu_context *ctx, const attention_pa
 	const int box = box_rows(p);
 	TRY(make_map(&q_map, dtype, p->q, p->rows, (int64_t)p->q_heads * p->head_dim, p->q_stride, ROWS, err));
 	TRY(make_map(&kv_map, dtype, p->kv, (int64_t)p->blocks * 2 * p->kv_heads * p->block_tokens, p->head_dim, p->head_dim, box, err));
-	const bool wide = p->head_dim == 128;
+	const bool wide = p->head_dim > 64;
 	const gpu_error code = dtype == DTYPE_BF16 ? wide ? launch_instance<bf16, 128>(ctx, p, q_map, kv_map, box) : launch_instance<bf16, 64>(ctx, p, q_map, kv_map, box)
 	                       : wide              ? launch_instance<f16, 128>(ctx, p, q_map, kv_map, box)
 	                                           : launch_instance<f16, 64>(ctx, p, q_map, kv_map, box);

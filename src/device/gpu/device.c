@@ -142,6 +142,7 @@ const struct device_ops GPU_PASTE(GPU_NAME) = {
 	.kv_block_tokens = 64,
 	.prefill_chunk = 8192,
 	.accumulates = true,
+	.host_idles = !GPU_RANKS_SHARE_DEVICE, /* the emulated device computes on them */
 	.stream_create = gpu_stream_object_create,
 	.stream_destroy = gpu_stream_object_destroy,
 	.stream_sync = gpu_stream_object_sync,

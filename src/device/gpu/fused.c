@@ -24,21 +24,25 @@ static enum status qkv_by_ops(struct stream *stream, const struct gpu_qkv_args *
 	return gpu_kv_write(stream, &(struct kv_write_args){.k = k, .v = v, .cache = a->cache, .layer = a->layer, .kv_slot = a->kv_slot}, err);
 }
 
-/* The linear of a fused op as the tensor-core kernel takes it; where that kernel does not make the norm itself, `done` says that h must be made first. */
-static struct skinny_problem skinny_of(const struct norm_input *in, const struct linear_weight *w, const float *bias, const struct tensor *y, bool norm)
+/* The linear of a fused op; `norm`: its kernel makes h for itself. */
+static struct fused_problem problem_of(const struct norm_input *in, const struct linear_weight *w, const float *bias, const struct tensor *y, bool norm)
 {
-	struct skinny_problem p = {.gemm = {.x = in->h.data, .w = w->data, .bias = bias, .y = y->data, .type = w->dtype, .y_type = y->dtype, .m = in->x.rows, .n = w->n,
+	struct fused_problem p = {.gemm = {.x = in->h.data, .w = w->data, .bias = bias, .y = y->data, .type = w->dtype, .y_type = y->dtype, .m = in->x.rows, .n = w->n,
 	                                    .k = w->k, .x_stride = in->h.row_stride, .w_stride = w->k, .y_stride = y->row_stride}};
-	if (norm) p.norm = (struct skinny_norm){.x = in->x.data, .stride = in->x.row_stride, .weight = in->weight, .eps = in->eps};
+	if (norm) p.norm = (struct linear_norm){.x = in->x.data, .stride = in->x.row_stride, .weight = in->weight, .eps = in->eps};
 	return p;
 }
 
 /* One kernel for all of it, where the shape allows; with the norm inside for the fewest rows. *done false: nothing has been launched. */
-static enum status run_skinny(struct stream *stream, const struct norm_input *in, struct skinny_problem *p, bool *done, struct error *err)
+static enum status run_fused(struct stream *stream, const struct norm_input *in, struct fused_problem *p, bool *done, struct error *err)
 {
 	const struct gpu_context *context = gpu_context(stream);
 	*done = false;
 	if (context->invariant || in->x.dtype != DTYPE_F32 || in->h.dtype != p->gemm.type || p->gemm.k != in->x.cols || in->h.rows != in->x.rows) return STATUS_OK;
+	if (decode_can(context, p)) {
+		*done = true;
+		return decode_launch(context, p, err);
+	}
 	if (p->norm.x && !skinny_can(context, p)) p->norm.x = NULL;
 	if (!skinny_can(context, p)) return STATUS_OK;
 	struct skinny_shape shape = skinny_default(context, p);
@@ -48,35 +52,35 @@ static enum status run_skinny(struct stream *stream, const struct norm_input *in
 	return skinny_launch(context, p, &shape, err);
 }
 
-static enum status attention_in_skinny(struct stream *stream, const struct attention_in_args *a, bool *done, struct error *err)
+static enum status attention_in_fused(struct stream *stream, const struct attention_in_args *a, bool *done, struct error *err)
 {
 	const struct kv_layout *kv = &a->cache->layout;
 	*done = false;
 	if (a->q_norm || a->k_norm || a->rotary_dim != a->head_dim || kv->dtype != a->weight->dtype || a->qkv.dtype != a->weight->dtype || !dtype_is_plain(kv->dtype) ||
 	    a->weight->n != (a->q_heads + 2 * a->kv_heads) * a->head_dim || a->qkv.rows != a->in.x.rows || kv->kv_heads != a->kv_heads || kv->head_dim != a->head_dim)
 		return STATUS_OK; /* the composition takes it, or says what is wrong */
-	struct skinny_problem p = skinny_of(&a->in, a->weight, a->bias, &a->qkv, !a->in.done);
+	struct fused_problem p = problem_of(&a->in, a->weight, a->bias, &a->qkv, !a->in.done);
 	const size_t layer_bytes = (size_t)kv->blocks * 2 * (size_t)kv->kv_heads * (size_t)kv->block_tokens * (size_t)kv->head_dim * dtype_bytes(kv->dtype);
-	p.ending = SKINNY_ROPE;
-	p.rope = (struct skinny_rope){.q_heads = a->q_heads, .kv_heads = a->kv_heads, .head_dim = a->head_dim, .cos_sin = a->rows->cos_sin, .kv_slot = a->rows->kv_slot,
+	p.ending = LINEAR_ROPE;
+	p.rope = (struct linear_rope){.q_heads = a->q_heads, .kv_heads = a->kv_heads, .head_dim = a->head_dim, .cos_sin = a->rows->cos_sin, .kv_slot = a->rows->kv_slot,
 	                              .cache = (char *)a->cache->data + (size_t)a->layer * layer_bytes, .block_tokens = kv->block_tokens};
-	return run_skinny(stream, &a->in, &p, done, err);
+	return run_fused(stream, &a->in, &p, done, err);
 }
 
-static enum status mlp_in_skinny(struct stream *stream, const struct mlp_in_args *a, bool *done, struct error *err)
+static enum status mlp_in_fused(struct stream *stream, const struct mlp_in_args *a, bool *done, struct error *err)
 {
 	*done = false;
 	if (a->out.dtype != a->weight->dtype || !dtype_is_plain(a->weight->dtype) || a->weight->n != 2 * a->out.cols || a->out.rows != a->in.x.rows) return STATUS_OK;
-	struct skinny_problem p = skinny_of(&a->in, a->weight, a->bias, &a->out, !a->in.done);
-	p.ending = SKINNY_SWIGLU;
-	return run_skinny(stream, &a->in, &p, done, err);
+	struct fused_problem p = problem_of(&a->in, a->weight, a->bias, &a->out, !a->in.done);
+	p.ending = LINEAR_SWIGLU;
+	return run_fused(stream, &a->in, &p, done, err);
 }
 
 enum status gpu_attention_in(struct stream *stream, const struct attention_in_args *args, struct error *err)
 {
 	bool done = false;
 	if (args->in.x.rows == 0) return STATUS_OK;
-	TRY(attention_in_skinny(stream, args, &done, err));
+	TRY(attention_in_fused(stream, args, &done, err));
 	if (done) return STATUS_OK;
 	TRY(make_norm(stream, &args->in, err));
 	TRY(gpu_linear(stream, &(struct linear_args){.x = args->in.h, .weight = args->weight, .bias = args->bias, .y = args->qkv}, err));
@@ -92,7 +96,7 @@ enum status gpu_mlp_in(struct stream *stream, const struct mlp_in_args *args, st
 {
 	bool done = false;
 	if (args->in.x.rows == 0) return STATUS_OK;
-	TRY(mlp_in_skinny(stream, args, &done, err));
+	TRY(mlp_in_fused(stream, args, &done, err));
 	if (done) return STATUS_OK;
 	TRY(make_norm(stream, &args->in, err));
 	TRY(gpu_linear(stream, &(struct linear_args){.x = args->in.h, .weight = args->weight, .bias = args->bias, .y = args->gate_up}, err));

@@ -3,14 +3,15 @@
  * A block walks tiles of R rows of W. One warp (the producer) keeps a ring of shared-memory stages full: KC inputs of the R rows and of the rows of x, by one
  * tensor copy each, as slices of 64 inputs (128 bytes, swizzled); eight warps (the consumers) multiply. W is the 16-row operand of mma.m16n8k16, tokens
  * are its 8 columns. The consumers stand WR along the rows and WK = 8/WR along K; their sums meet in shared memory, in a fixed order. A cluster of 2 or 4 blocks
- * may share K; its sums meet in distributed shared memory, in a fixed order. The ring is filled with W before the kernel waits for its predecessor, and
- * the next kernel is let in when the last copy has been asked for: so the memory has requests to serve while one kernel ends and another starts.
+ * may share K; its sums meet in distributed shared memory, in a fixed order. The ring is filled with W before the kernel waits for its predecessor: the memory
+ * has requests to serve while one kernel ends and another starts.
  *
  * Why not a bulk copy for each row, or each slice: a copy takes a multiprocessor about 50 ns whatever its size (docs/MEASUREMENTS.md).
  */
 #include <cuda.h>
 
 #include "device/gpu/gpu.h"
+#include "device/gpu/linear_device.h"
 #include "device/gpu/skinny.h"
 
 #define CONSUMERS 8                    /* warps */
@@ -18,7 +19,8 @@
 #define MAX_STAGES 16
 #define BARRIER_BYTES 1024
 #define SLICE 64 /* inputs: 128 bytes, the widest swizzle */
-#define RESIDENT_MAX_ROWS 4 /* rows of x that a block normalises for itself */
+#define RESIDENT_MAX_ROWS 1 /* rows of x that a block normalises for itself, */
+#define RESIDENT_MAX_K 8192 /* and inputs */
 
 /* ---- PTX */
 
@@ -138,19 +140,21 @@ template <> GPU_TEMPLATE void mma<f16>(float c[4], uint4 a, uint32_t b0, uint32_
 
 struct skinny_plan {
 	CUtensorMap w, x;
-	skinny_problem problem;
+	fused_problem problem;
 	int tiles, stages, splits;
+	bool early;
+	int x_rows; /* of x in a stage: all of its tiles of eight, or those that exist where there is one tile */
 	int chunks; /* of K, KC each, the last one perhaps past the end */
 	int stage_bytes;
 	int sums_at, resident_at, resident_pitch; /* in dynamic shared memory, bytes */
 };
 
 /* Row r < R of tile t as a row of W. SWIGLU: half gate, half up. ROPE: half the lower, half the upper half of a head's dimensions. */
-template <int R> GPU_TEMPLATE int tile_row(const skinny_problem &p, int tile, int r)
+template <int R> GPU_TEMPLATE int tile_row(const fused_problem &p, int tile, int r)
 {
 	const int half = R / 2, upper = r >= half;
-	if (p.ending == SKINNY_STORE) return tile * R + r;
-	if (p.ending == SKINNY_SWIGLU) return tile * half + (upper ? p.gemm.n / 2 - half : 0) + r;
+	if (p.ending == LINEAR_STORE) return tile * R + r;
+	if (p.ending == LINEAR_SWIGLU) return tile * half + (upper ? p.gemm.n / 2 - half : 0) + r;
 	const int per_head = p.rope.head_dim / R, head = tile / per_head;
 	return head * p.rope.head_dim + tile % per_head * half + (upper ? p.rope.head_dim / 2 - half : 0) + r;
 }
@@ -163,88 +167,112 @@ struct producer_state {
 	int first, count; /* chunks of this block's share of K */
 };
 
-/* Stage: W [KC/64][R][64], then x [KC/64][8 MT][64]. A tile of pairs (SWIGLU, ROPE) is two boxes of R/2 rows. */
-template <int R, int KC, int MT> GPU_TEMPLATE void produce_w(const skinny_plan &plan, const producer_state &s, int item, int stage)
+/* A walk over the block's stages: chunk after chunk of a tile, tile after tile. `row` and `group` are the tile's place in the map of W. No division stands
+ * between two copies: one thread makes them all. */
+struct stage_walk {
+	int tile, chunk, row, group;
+};
+
+template <int R> GPU_TEMPLATE void walk_to(stage_walk &walk, const fused_problem &p, int tile)
 {
-	const skinny_problem &p = plan.problem;
-	const int tile = item / s.count * (int)(gridDim.x / plan.splits) + (int)blockIdx.x / plan.splits, slice = (s.first + item % s.count) * (KC / SLICE);
-	const uint32_t barrier = s.full + 8 * stage, to = s.ring + stage * plan.stage_bytes;
-	barrier_expect(barrier, (R + (p.norm.x ? 0 : MT * 8)) * KC * 2);
-	if (p.ending == SKINNY_STORE) {
-		copy_box_stream(to, &plan.w, tile * R, slice, barrier, s.policy);
-	} else {
-		const int per_group = p.ending == SKINNY_ROPE ? p.rope.head_dim / R : plan.tiles;
-		copy_pair_stream(to, &plan.w, tile % per_group * (R / 2), tile / per_group, slice, barrier, s.policy);
-	}
+	walk.tile = tile;
+	walk.chunk = 0;
+	walk.group = p.ending == LINEAR_ROPE ? tile / (p.rope.head_dim / R) : 0;
+	walk.row = p.ending == LINEAR_ROPE ? (tile - walk.group * (p.rope.head_dim / R)) * (R / 2) : p.ending == LINEAR_SWIGLU ? tile * (R / 2) : tile * R;
 }
 
-template <int R, int KC, int MT> GPU_TEMPLATE void produce_x(const skinny_plan &plan, const producer_state &s, int item, int stage)
+template <int R> GPU_TEMPLATE void walk_on(stage_walk &walk, const skinny_plan &plan, int chunks, int clusters)
+{
+	if (++walk.chunk == chunks) walk_to<R>(walk, plan.problem, walk.tile + clusters);
+}
+
+/* Stage: W [KC/64][R][64], then x [KC/64][x_rows][64]. A tile of pairs (SWIGLU, ROPE) is R/2 rows of each half. */
+template <int R, int KC> GPU_TEMPLATE void produce_w(const skinny_plan &plan, const producer_state &s, const stage_walk &walk, int stage)
+{
+	const int slice = (s.first + walk.chunk) * (KC / SLICE);
+	const uint32_t barrier = s.full + 8 * stage, to = s.ring + stage * plan.stage_bytes;
+	barrier_expect(barrier, (R + (plan.problem.norm.x ? 0 : plan.x_rows)) * KC * 2);
+	if (plan.problem.ending == LINEAR_STORE) copy_box_stream(to, &plan.w, walk.row, slice, barrier, s.policy);
+	else copy_pair_stream(to, &plan.w, walk.row, walk.group, slice, barrier, s.policy);
+}
+
+template <int R, int KC> GPU_TEMPLATE void produce_x(const skinny_plan &plan, const producer_state &s, int chunk, int stage)
 {
 	if (plan.problem.norm.x) return;
-	copy_box(s.ring + stage * plan.stage_bytes + R * KC * 2, &plan.x, 0, (s.first + item % s.count) * (KC / SLICE), s.full + 8 * stage);
+	copy_box(s.ring + stage * plan.stage_bytes + R * KC * 2, &plan.x, 0, (s.first + chunk) * (KC / SLICE), s.full + 8 * stage);
 }
 
 /* One lane. */
-template <int R, int KC, int MT> GPU_TEMPLATE void produce(const skinny_plan &plan, const producer_state &s, int items)
+template <int R, int KC> GPU_TEMPLATE void produce(const skinny_plan &plan, const producer_state &s, int tile, int clusters)
 {
-	const int ahead = items < plan.stages ? items : plan.stages;
-	for (int i = 0; i < ahead; i++) produce_w<R, KC, MT>(plan, s, i, i);
-	if (items <= plan.stages) gpu_start_next();
-	gpu_wait_previous();
-	for (int i = 0; i < ahead; i++) produce_x<R, KC, MT>(plan, s, i, i);
-	int stage = 0;
+	stage_walk walk;
+	int stage = 0, chunk = 0;
 	uint32_t parity = 0;
-	for (int i = ahead; i < items; i++) {
+	walk_to<R>(walk, plan.problem, tile);
+	for (; stage < plan.stages && walk.tile < plan.tiles; stage++, walk_on<R>(walk, plan, s.count, clusters)) produce_w<R, KC>(plan, s, walk, stage);
+	if (plan.early) gpu_start_next();
+	gpu_wait_previous();
+	for (int i = 0; i < stage; i++) {
+		produce_x<R, KC>(plan, s, chunk, i);
+		if (++chunk == s.count) chunk = 0;
+	}
+	for (stage = 0; walk.tile < plan.tiles; walk_on<R>(walk, plan, s.count, clusters)) {
 		barrier_wait(s.empty + 8 * stage, parity);
-		produce_w<R, KC, MT>(plan, s, i, stage);
-		produce_x<R, KC, MT>(plan, s, i, stage);
+		produce_w<R, KC>(plan, s, walk, stage);
+		produce_x<R, KC>(plan, s, walk.chunk, stage);
 		if (++stage == plan.stages) stage = 0, parity ^= 1;
 	}
-	if (items > plan.stages) gpu_start_next();
+	if (!plan.early) gpu_start_next();
 }
 
 /* ---- consumers */
 
-/* rms_norm of each row to resident[m][k]: thread t has elements 4 t + 1024 i. `scratch`: float [8]. */
+/* rms_norm of each row to resident[m][k]: thread t has elements 4 t + 1024 i. The weight is on its way before the kernel waits for x. `scratch`: float [8]. */
 template <typename T> GPU_TEMPLATE void normalise(const skinny_plan &plan, T *resident, float *scratch)
 {
-	const skinny_norm &norm = plan.problem.norm;
-	const int k = plan.problem.gemm.k;
+	const linear_norm &norm = plan.problem.norm;
+	const int k = plan.problem.gemm.k, begin = (int)threadIdx.x * 4, step = CONSUMERS * 128;
+	const int padded = (plan.resident_pitch - 16) / 2; /* whole chunks: W is zero there, and x must not be NaN */
+	float4 w[RESIDENT_MAX_K / (CONSUMERS * 128)], v[RESIDENT_MAX_K / (CONSUMERS * 128)];
+	GPU_UNROLL for (int i = 0; i < RESIDENT_MAX_K / step; i++)
+		if (begin + i * step < k) w[i] = *(const float4 *)(norm.weight + begin + i * step);
+	gpu_wait_previous();
 	for (int m = 0; m < plan.problem.gemm.m; m++) {
-		const float *x = norm.x + m * norm.stride;
-		float sum = 0;
-		for (int i = (int)threadIdx.x * 4; i < k; i += CONSUMERS * 128) {
-			const float4 v = *(const float4 *)(x + i);
-			sum += v.x * v.x + v.y * v.y + v.z * v.z + v.w * v.w;
+		float sum = 0, total = 0;
+		GPU_UNROLL for (int i = 0; i < RESIDENT_MAX_K / step; i++) {
+			if (begin + i * step >= k) break;
+			v[i] = *(const float4 *)(norm.x + m * norm.stride + begin + i * step);
+			sum += v[i].x * v[i].x + v[i].y * v[i].y + v[i].z * v[i].z + v[i].w * v[i].w;
 		}
 		sum = gpu_warp_sum(sum);
 		consumer_sync(); /* the last row's scratch has been read */
 		if (threadIdx.x % 32 == 0) scratch[threadIdx.x / 32] = sum;
 		consumer_sync();
-		float total = 0;
-		for (int w = 0; w < CONSUMERS; w++) total += scratch[w];
+		for (int i = 0; i < CONSUMERS; i++) total += scratch[i];
 		const float scale = 1.0f / sqrtf(total / (float)k + norm.eps);
 		T *out = (T *)((char *)resident + m * plan.resident_pitch);
-		for (int i = (int)threadIdx.x * 4; i < k; i += CONSUMERS * 128) {
-			const float4 v = *(const float4 *)(x + i), w = *(const float4 *)(norm.weight + i);
-			out[i] = gpu_narrow<T>(v.x * scale * w.x), out[i + 1] = gpu_narrow<T>(v.y * scale * w.y);
-			out[i + 2] = gpu_narrow<T>(v.z * scale * w.z), out[i + 3] = gpu_narrow<T>(v.w * scale * w.w);
+		GPU_UNROLL for (int i = 0; i < RESIDENT_MAX_K / step; i++) {
+			if (begin + i * step >= k) break;
+			T *at = out + begin + i * step;
+			at[0] = gpu_narrow<T>(v[i].x * scale * w[i].x), at[1] = gpu_narrow<T>(v[i].y * scale * w[i].y);
+			at[2] = gpu_narrow<T>(v[i].z * scale * w[i].z), at[3] = gpu_narrow<T>(v[i].w * scale * w[i].w);
 		}
-		const int padded = (plan.resident_pitch - 16) / 2; /* whole chunks: W is zero there, and x must not be NaN */
 		for (int i = k + (int)threadIdx.x; i < padded; i += CONSUMERS * 32) out[i] = gpu_narrow<T>(0.0f);
 	}
 	consumer_sync();
 }
 
-/* Where a lane reads its row of a matrix: `row` in units of rows, `base` of a slice, `pitch` between slices; chunks of 16 bytes are swizzled by the row, or not. */
+/* Where a lane reads its row of a matrix in shared memory: a slice is `rows` lines of 128 bytes. A chunk of 16 bytes lies where its number, by exclusive or
+ * with the line's number mod 8, says (the copy's swizzle); or, `swizzle` 0, where it is. */
 struct lane_matrix {
-	uint32_t base;
-	int pitch; /* bytes from one slice to the next */
+	uint32_t base; /* of the stage's first slice */
+	int line, lines; /* of the lane's row; in a slice */
 	int chunk, swizzle;
 };
 GPU_DEVICE uint32_t chunk_at(const lane_matrix &m, int chunk)
 {
-	return m.base + (chunk / 8) * m.pitch + (((chunk % 8 + m.chunk) ^ m.swizzle) << 4);
+	const int line = m.line + chunk / 8 * m.lines;
+	return m.base + line * (SLICE * 2) + (((chunk % 8 + m.chunk) ^ (line & m.swizzle)) << 4);
 }
 
 /* One stage: this warp's row groups and its part of the inputs, `steps` of 32 each. */
@@ -282,31 +310,17 @@ template <int MT, int R, int WK> GPU_TEMPLATE float get_sum(const float *sums, i
 	return v;
 }
 
-template <typename T> GPU_TEMPLATE void end_store(const gemm_problem &p, int m, int n, float v)
+/* Item i of a tile: token after token. */
+struct tile_item {
+	ending_item item;
+	int token, r; /* row of the tile */
+};
+template <typename T, int R> GPU_TEMPLATE tile_item fetch_tile_item(const fused_problem &p, int tile, int i)
 {
-	const int64_t at = m * p.y_stride + n;
-	if (p.y_type != DTYPE_F32) ((T *)p.y)[at] = gpu_narrow<T>(v);
-	else ((float *)p.y)[at] = p.accumulate ? ((float *)p.y)[at] + v : v;
-}
-
-/* The pair (lo, hi) of dimensions (i, i + head_dim/2) of one head: rotated if it is q or k, stored where it belongs. `row`: that of lo in W. */
-template <typename T> GPU_TEMPLATE void end_rope(const skinny_problem &p, int m, int row, float lo, float hi)
-{
-	const skinny_rope &r = p.rope;
-	const int half = r.head_dim / 2, head = row / r.head_dim, i = row % r.head_dim, kv = head - r.q_heads;
-	T *out = (T *)p.gemm.y + m * p.gemm.y_stride + row;
-	if (kv >= 0) {
-		const int slot = r.kv_slot[m], is_v = kv >= r.kv_heads;
-		const int64_t at = ((int64_t)(slot / r.block_tokens) * 2 + is_v) * r.kv_heads + (is_v ? kv - r.kv_heads : kv);
-		out = (T *)r.cache + (at * r.block_tokens + slot % r.block_tokens) * r.head_dim + i;
-	}
-	float a = lo, b = hi;
-	if (kv < r.kv_heads) {
-		const float c = r.cos_sin[m * r.head_dim + i], s = r.cos_sin[m * r.head_dim + half + i];
-		a = gpu_fma(lo, c, -(hi * s)), b = gpu_fma(hi, c, lo * s);
-	}
-	out[0] = gpu_narrow<T>(a);
-	out[half] = gpu_narrow<T>(b);
+	const bool pairs = p.ending != LINEAR_STORE;
+	const int token = pairs ? i / (R / 2) : i / R, r = pairs ? i % (R / 2) : i % R;
+	tile_item item = {fetch_ending<T>(p, token, tile_row<R>(p, tile, r), tile_row<R>(p, tile, pairs ? r + R / 2 : r)), token, r};
+	return item;
 }
 
 struct cluster_state {
@@ -336,24 +350,17 @@ template <int MT, int R, int WK> GPU_TEMPLATE void meet(const skinny_plan &plan,
 	barrier_wait_cluster(cluster->ready, cluster->parity);
 }
 
-template <typename T, int MT, int R, int WK> GPU_TEMPLATE void finish_tile(const skinny_plan &plan, const float *sums, int tile, int rank)
+/* `at`: this thread's first item, fetched while the sums were made. */
+template <typename T, int MT, int R, int WK> GPU_TEMPLATE void finish_tile(const skinny_plan &plan, const float *sums, int tile, int rank, tile_item at)
 {
-	const skinny_problem &p = plan.problem;
-	const float *bias = p.gemm.bias;
-	const int width = p.ending == SKINNY_STORE ? R : R / 2, items = width * p.gemm.m;
+	const fused_problem &p = plan.problem;
+	const int items = (p.ending == LINEAR_STORE ? R : R / 2) * p.gemm.m;
 	for (int i = (int)threadIdx.x + rank * CONSUMERS * 32; i < items; i += plan.splits * CONSUMERS * 32) {
-		const int token = i / width, r = i % width, row = tile_row<R>(p, tile, r);
-		if (row >= p.gemm.n) continue;
-		float a = total<MT, R, WK>(plan, sums, token, r);
-		if (bias) a += bias[row];
-		if (p.ending == SKINNY_STORE) {
-			end_store<T>(p.gemm, token, row, a);
-			continue;
-		}
-		float b = total<MT, R, WK>(plan, sums, token, r + R / 2);
-		if (bias) b += bias[tile_row<R>(p, tile, r + R / 2)];
-		if (p.ending == SKINNY_SWIGLU) end_store<T>(p.gemm, token, row, a / (1.0f + expf(-a)) * b);
-		else end_rope<T>(p, token, row, a, b);
+		if (i >= (rank + 1) * CONSUMERS * 32) at = fetch_tile_item<T, R>(p, tile, i);
+		if (!at.item.out) continue;
+		const float a = total<MT, R, WK>(plan, sums, at.token, at.r);
+		const float b = p.ending == LINEAR_STORE ? 0 : total<MT, R, WK>(plan, sums, at.token, at.r + R / 2);
+		finish_ending<T>(p, at.item, a, b);
 	}
 }
 
@@ -364,21 +371,21 @@ GPU_TEMPLATE void consume(const skinny_plan &plan, unsigned char *shared, const 
 	const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32, row_warp = warp / WK, k_warp = warp % WK;
 	const int w_row = row_warp * GROUPS * 16 + lane % 16, token = lane % 8;
 	const bool resident = plan.problem.norm.x != NULL;
-	lane_matrix w = {0, R * SLICE * 2, lane / 16, w_row % 8}, x = {0, MT * 8 * SLICE * 2, lane / 8, token};
-	if (resident) x.pitch = SLICE * 2, x.swizzle = 0;
-	const int resident_row = token < plan.problem.gemm.m ? token : 0; /* columns past the last token are not stored */
+	const int x_row = MT > 1 || token < plan.problem.gemm.m ? token : 0; /* columns past the last token are not stored */
+	lane_matrix w = {0, w_row, R, lane / 16, 7}, x = {0, x_row, MT > 1 ? MT * 8 : plan.x_rows, lane / 8, 7};
+	if (resident) x.line = 0, x.lines = 1, x.swizzle = 0;
 	float *sums = (float *)(shared + plan.sums_at);
 	int stage = 0;
 	uint32_t parity = 0;
-	gpu_wait_previous();
 	if (resident) normalise<T>(plan, (T *)(shared + plan.resident_at), sums);
+	else gpu_wait_previous();
 	for (int tile = (int)blockIdx.x / plan.splits; tile < plan.tiles; tile += (int)gridDim.x / plan.splits) {
+		const tile_item item = fetch_tile_item<T, R>(plan.problem, tile, (int)threadIdx.x + cluster.rank * CONSUMERS * 32);
 		float acc[GROUPS][MT][4] = {};
 		for (int c = 0; c < s.count; c++) {
 			const uint32_t at = s.ring + stage * plan.stage_bytes;
-			w.base = at + w_row * SLICE * 2;
-			x.base = resident ? shared_address(shared + plan.resident_at) + resident_row * plan.resident_pitch + (s.first + c) * KC * 2
-			                  : at + (R * KC + token * SLICE) * 2;
+			w.base = at;
+			x.base = resident ? shared_address(shared + plan.resident_at) + x_row * plan.resident_pitch + (s.first + c) * KC * 2 : at + R * KC * 2;
 			barrier_wait(s.full + 8 * stage, parity);
 			multiply<T, MT, GROUPS, WK, KC / 32>(acc, w, x, k_warp);
 			__syncwarp();
@@ -388,7 +395,7 @@ GPU_TEMPLATE void consume(const skinny_plan &plan, unsigned char *shared, const 
 		put_sums<MT, GROUPS, R>(sums, acc, row_warp, k_warp);
 		consumer_sync();
 		if (plan.splits > 1) meet<MT, R, WK>(plan, sums, &cluster);
-		finish_tile<T, MT, R, WK>(plan, sums, tile, cluster.rank);
+		finish_tile<T, MT, R, WK>(plan, sums, tile, cluster.rank, item);
 		consumer_sync(); /* sums may be overwritten */
 		if (plan.splits > 1) {
 			if (threadIdx.x < (unsigned)plan.splits) barrier_arrive_cluster(cluster.read, threadIdx.x);
@@ -400,7 +407,7 @@ GPU_TEMPLATE void consume(const skinny_plan &plan, unsigned char *shared, const 
 
 /* Cluster c: tiles c, c + clusters, ... of R rows of W; its block of rank s: the s-th part of K. Threads: 8 consumer warps, WR x WK, and the producer.
  * W and x: 16-bit, rows aligned to 16 bytes; m <= 8 MT; K a multiple of 64; past its end the copies bring zeros. Dynamic shared memory as in skinny_plan. Bound: reading W. */
-template <typename T, int MT, int R, int WR, int KC> __global__ void __launch_bounds__(THREADS, 1) skinny_kernel(const __grid_constant__ skinny_plan plan)
+template <typename T, int MT, int R, int WR, int KC> __global__ void __launch_bounds__(THREADS, MT <= 2 ? 2 : 1) skinny_kernel(const __grid_constant__ skinny_plan plan)
 {
 	extern __shared__ __align__(1024) unsigned char skinny_shared[];
 	const int rank = (int)blockIdx.x % plan.splits, tile0 = (int)blockIdx.x / plan.splits, clusters = (int)gridDim.x / plan.splits;
@@ -422,8 +429,7 @@ template <typename T, int MT, int R, int WR, int KC> __global__ void __launch_bo
 	if (threadIdx.x / 32 == CONSUMERS) {
 		if (threadIdx.x % 32 == 0) {
 			asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(s.policy));
-			const int tiles = tile0 < plan.tiles ? (plan.tiles - tile0 + clusters - 1) / clusters : 0;
-			produce<R, KC, MT>(plan, s, tiles * s.count);
+			produce<R, KC>(plan, s, tile0, clusters);
 		}
 		__syncwarp();
 		if (plan.splits > 1) asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
@@ -467,11 +473,11 @@ static gpu_error make_map(CUtensorMap *map, const skinny_view *view, int box_row
 
 static gpu_error make_maps(struct skinny_plan *plan, int tile_rows, int chunk, int tokens)
 {
-	const skinny_problem *problem = &plan->problem;
+	const fused_problem *problem = &plan->problem;
 	const gemm_problem *p = &problem->gemm;
-	const int slices = p->k / SLICE, half = problem->ending == SKINNY_ROPE ? problem->rope.head_dim / 2 : p->n / 2;
+	const int slices = p->k / SLICE, half = problem->ending == LINEAR_ROPE ? problem->rope.head_dim / 2 : p->n / 2;
 	skinny_view w = {p->type, p->w, p->w_stride, slices, p->n, 0}, x = {p->type, p->x, p->x_stride, slices, p->m, 0};
-	if (problem->ending != SKINNY_STORE) w.rows = half, w.groups = p->n / half / 2;
+	if (problem->ending != LINEAR_STORE) w.rows = half, w.groups = p->n / half / 2;
 	gpu_error code = make_map(&plan->w, &w, w.groups ? tile_rows / 2 : tile_rows, chunk / SLICE);
 	if (code != GPU_OK || problem->norm.x) return code;
 	return make_map(&plan->x, &x, tokens, chunk / SLICE);
@@ -482,56 +488,63 @@ static int skinny_rows_of(int m)
 	return m <= 8 ? 8 : m <= 16 ? 16 : m <= 32 ? 32 : 64;
 }
 
-bool skinny_can(const struct gpu_context *context, const struct skinny_problem *problem)
+bool skinny_can(const struct gpu_context *context, const struct fused_problem *problem)
 {
 	const struct gemm_problem *p = &problem->gemm;
-	const bool x_fits = problem->norm.x ? p->m <= RESIDENT_MAX_ROWS && p->k <= 8192 && p->k % 4 == 0 && (uintptr_t)problem->norm.x % 16 == 0 && problem->norm.stride % 4 == 0 &&
+	const bool x_fits = problem->norm.x ? p->m <= RESIDENT_MAX_ROWS && p->k <= RESIDENT_MAX_K && p->k % 4 == 0 && (uintptr_t)problem->norm.x % 16 == 0 && problem->norm.stride % 4 == 0 &&
 	                                              (uintptr_t)problem->norm.weight % 16 == 0
 	                                    : (uintptr_t)p->x % 16 == 0 && p->x_stride % 8 == 0;
 	if (p->type == DTYPE_F32 || p->m < 1 || p->m > SKINNY_MAX_ROWS || p->k % SLICE || p->k < SLICE || (uintptr_t)p->w % 16 || p->w_stride % 8 || !x_fits) return false;
-	if (problem->ending == SKINNY_SWIGLU && p->n % 32) return false;
-	if (problem->ending == SKINNY_ROPE && problem->rope.head_dim % 32) return false;
+	if (problem->ending == LINEAR_SWIGLU && p->n % 32) return false;
+	if (problem->ending == LINEAR_ROPE && problem->rope.head_dim % 32) return false;
 	return strcmp(context->props.arch, "sm_90") == 0;
 }
 
-struct skinny_shape skinny_default(const struct gpu_context *context, const struct skinny_problem *problem)
+/* Measured on an H200 (docs/MEASUREMENTS.md): narrow tiles where wide ones would leave multiprocessors idle; beyond 16 rows the library wins but for what
+ * one round of tiles covers; a head at one row goes to the gemv. */
+struct skinny_shape skinny_default(const struct gpu_context *context, const struct fused_problem *problem)
 {
-	(void)context;
-	struct skinny_shape shape = {32, 1, 0, 0};
-	const int m = problem->gemm.m;
-	if (m > 8) shape.rows = 64;
-	if (m > 32) shape.rows = 128;
+	struct skinny_shape shape = {32, 1, 0, 0, true};
+	const struct gemm_problem *p = &problem->gemm;
+	const int sms = context->props.multiprocessors, tiles = (p->n + 31) / 32, rounds = (tiles + sms - 1) / sms, busy = 100 * tiles / (rounds * sms);
+	if (p->m > 32 || (p->m > 16 && rounds > 1)) shape.rows = 0;
+	else if (p->m > 16) shape.rows = 32;
+	else if (p->m <= 4) shape.rows = busy < 65 ? 16 : 32;
+	else shape.rows = busy >= 90 && (p->m > 8 || rounds == 1) ? 32 : 16;
+	if (problem->ending == LINEAR_STORE && p->m == 1 && p->n >= 65536) shape.rows = 0;
 	return shape;
 }
 
 template <typename T, int MT, int R, int WR, int KC>
-static gpu_error skinny_run(const struct gpu_context *context, const skinny_problem *problem, const skinny_shape *shape, const char **refused)
+static gpu_error skinny_run(const struct gpu_context *context, const fused_problem *problem, const skinny_shape *shape, const char **refused)
 {
 	constexpr int WK = CONSUMERS / WR;
 	const gemm_problem &p = problem->gemm;
-	const int halves = problem->ending == SKINNY_STORE ? 1 : 2;
+	const int halves = problem->ending == LINEAR_STORE ? 1 : 2;
 	*refused = NULL;
-	if (problem->ending == SKINNY_SWIGLU && p.n / 2 % (R / 2)) *refused = "half the rows of W are not whole half tiles";
-	if (problem->ending == SKINNY_ROPE && problem->rope.head_dim % R) *refused = "a head is not whole tiles";
+	if (problem->ending == LINEAR_SWIGLU && p.n / 2 % (R / 2)) *refused = "half the rows of W are not whole half tiles";
+	if (problem->ending == LINEAR_ROPE && problem->rope.head_dim % R) *refused = "a head is not whole tiles";
 	skinny_plan plan;
 	plan.problem = *problem;
 	plan.tiles = halves == 1 ? (p.n + R - 1) / R : p.n / R;
 	plan.splits = shape->splits;
 	plan.chunks = (p.k + KC - 1) / KC;
 	if (plan.chunks < plan.splits) *refused = "K has fewer chunks than the cluster has blocks";
-	plan.stage_bytes = (R + (problem->norm.x ? 0 : MT * 8)) * KC * 2;
+	plan.early = shape->early;
+	plan.x_rows = MT == 1 ? p.m : MT * 8;
+	plan.stage_bytes = ((R + (problem->norm.x ? 0 : plan.x_rows)) * KC * 2 + 1023) / 1024 * 1024; /* the swizzle goes by the address */
 	plan.resident_pitch = plan.chunks * KC * 2 + 16;
 	const int sums = WK * MT * 8 * (R + 4) * 4, resident = problem->norm.x ? p.m * plan.resident_pitch : 0;
-	const int budget = (int)context->props.max_shared - BARRIER_BYTES - sums - resident, beside = (int)context->props.max_shared / 2 - 1024 - BARRIER_BYTES - sums - resident;
-	plan.stages = shape->stages ? shape->stages : beside / plan.stage_bytes >= 3 ? beside / plan.stage_bytes : budget / plan.stage_bytes;
+	const int budget = (int)context->props.max_shared - BARRIER_BYTES - sums - resident;
+	plan.stages = shape->stages ? shape->stages : budget / plan.stage_bytes;
 	if (plan.stages > MAX_STAGES) plan.stages = MAX_STAGES;
 	if (plan.stages < 2 || plan.stages * plan.stage_bytes > budget) *refused = "the ring does not fit into shared memory";
 	if (*refused) return GPU_OK;
-	gpu_error code = make_maps(&plan, R, KC, MT * 8);
+	gpu_error code = make_maps(&plan, R, KC, plan.x_rows);
 	if (code != GPU_OK) return code;
 	plan.sums_at = BARRIER_BYTES + plan.stages * plan.stage_bytes;
 	plan.resident_at = plan.sums_at + sums;
-	const int most = shape->blocks ? shape->blocks : context->props.multiprocessors / plan.splits;
+	const int most = (shape->blocks ? shape->blocks : context->props.multiprocessors) / plan.splits;
 	const int clusters = plan.tiles < most ? plan.tiles : most;
 
 	cudaLaunchAttribute attributes[2] = {};
@@ -551,7 +564,7 @@ static gpu_error skinny_run(const struct gpu_context *context, const skinny_prob
 	return code != GPU_OK ? code : cudaLaunchKernelEx(&config, skinny_kernel<T, MT, R, WR, KC>, plan);
 }
 
-template <typename T> static gpu_error skinny_typed(const struct gpu_context *context, const skinny_problem *problem, const skinny_shape *shape, const char **refused)
+template <typename T> static gpu_error skinny_typed(const struct gpu_context *context, const fused_problem *problem, const skinny_shape *shape, const char **refused)
 {
 	const int m = skinny_rows_of(problem->gemm.m), rows = shape->rows;
 	if (m == 8 && rows == 16) return skinny_run<T, 1, 16, 1, 512>(context, problem, shape, refused);
@@ -569,7 +582,7 @@ template <typename T> static gpu_error skinny_typed(const struct gpu_context *co
 	return GPU_OK;
 }
 
-enum status skinny_launch(const struct gpu_context *context, const struct skinny_problem *problem, const struct skinny_shape *shape, struct error *err)
+enum status skinny_launch(const struct gpu_context *context, const struct fused_problem *problem, const struct skinny_shape *shape, struct error *err)
 {
 	const struct gemm_problem *p = &problem->gemm;
 	if (!skinny_can(context, problem))

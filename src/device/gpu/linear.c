@@ -70,7 +70,8 @@ static enum status by_library(const struct gpu_context *context, const struct ge
 enum status gemm_run(const struct gpu_context *context, const struct gemm_problem *p, struct error *err)
 {
 	bool done = false;
-	const struct skinny_problem few = {.gemm = *p};
+	const struct fused_problem few = {.gemm = *p};
+	if (decode_can(context, &few)) return decode_launch(context, &few, err);
 	if (skinny_can(context, &few)) {
 		const struct skinny_shape shape = skinny_default(context, &few);
 		if (shape.rows) return skinny_launch(context, &few, &shape, err);

@@ -1,7 +1,7 @@
 /* linear.h: what the kernels of one linear see, between linear.c (checks, choice) and the families of kernels. Valid C17 and C++17.
  *
- * Families: tile (any shape; one ascending fma chain per output, so its order depends on K alone), gemv (few rows, 16-byte loads), skinny
- * (1 to 64 rows, tensor cores; CUDA only), and the vendor's library (library.h). Each says by X_can what it takes; X_launch asserts it.
+ * Families: tile (any shape; one ascending fma chain per output, so its order depends on K alone), gemv (few rows, 16-byte loads), decode (one row,
+ * fused), skinny (1 to 64 rows, fused, tensor cores; CUDA only), and the vendor's library (library.h). Each says by X_can what it takes; X_launch asserts it.
  */
 #ifndef TANDEM_DEVICE_GPU_LINEAR_H
 #define TANDEM_DEVICE_GPU_LINEAR_H
@@ -29,6 +29,38 @@ struct gemm_leaves {
 	uint8_t merges[SUMTREE_MAX_LEAVES];
 };
 
+/* ---- what a decode step puts before and behind a linear, for kernels that do it in one */
+
+enum linear_ending {
+	LINEAR_STORE,  /* y = sums (+ bias), or y += */
+	LINEAR_SWIGLU, /* W: gate rows, then as many up rows; y [m][n/2] = silu(gate) * up */
+	LINEAR_ROPE    /* W: q, k and v rows of whole heads; q rotated to y, k rotated and v to the cache */
+};
+
+/* Where ROPE puts heads. The cache is that of one layer: [block][k|v][kv_head][block_tokens][head_dim]. */
+struct linear_rope {
+	int q_heads, kv_heads, head_dim; /* all of a head is rotated */
+	const float *cos_sin;            /* [m][head_dim] */
+	const int32_t *kv_slot;          /* [m] */
+	void *cache;
+	int block_tokens;
+};
+
+/* x = rms_norm of f32 rows, made by every block for itself. */
+struct linear_norm {
+	const float *x; /* [m][k]; NULL: problem.x holds the input */
+	int64_t stride;
+	const float *weight;
+	float eps;
+};
+
+struct fused_problem {
+	struct gemm_problem gemm; /* n: rows of W */
+	enum linear_ending ending;
+	struct linear_rope rope;
+	struct linear_norm norm;
+};
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -52,6 +84,11 @@ struct gemv_shape gemv_default(const struct gpu_context *context, const struct g
 /* UNSUPPORTED, with the limit that it breaks, where the shape cannot compute the problem; nothing is launched then. */
 enum status gemv_check(const struct gpu_context *context, const struct gemm_problem *problem, const struct gemv_shape *shape, struct error *err);
 enum status gemv_launch(const struct gpu_context *context, const struct gemm_problem *problem, const struct gemv_shape *shape, struct error *err);
+
+/* ---- gemv_decode.cu: one row of x, with what stands before and behind; K as long as shared memory holds it. */
+
+bool decode_can(const struct gpu_context *context, const struct fused_problem *problem);
+enum status decode_launch(const struct gpu_context *context, const struct fused_problem *problem, struct error *err);
 
 /* ---- gemm_tile.cu */
 

@@ -128,50 +128,62 @@ struct qkv_params {
 	cache_place cache;
 };
 
-/* Wave: one head (of q, k or v) of one row; lane: U neighbouring columns, in registers throughout, so that the partner of a column, half the
- * rotary width away, is the same place of another lane. dim and half are multiples of U, dim at most U waves wide; rows aligned to U
- * elements, cache heads too by dim. Norm weights, cos and sin come in packs where they are aligned by construction (16 bytes a pack
- * of 4). No shared memory. Bound: the bytes of qkv read and written once; a few rows are one launch and two round trips. */
-template <typename T, int U> GPU_KERNEL(QKV_WAVES * GPU_WARP) qkv_kernel(qkv_params a)
+/* Wave: HEADS neighbouring heads (of q, k or v) of one row, so that cos and sin are read once for them; lane: U neighbouring columns of each, in
+ * registers throughout, so that the partner of a column, half the rotary width away, is the same place of another lane. dim and half are
+ * multiples of U, dim at most U waves wide; rows aligned to U elements, cache heads too by dim; norm weights, cos and sin to U floats, at
+ * most 16 bytes. No shared memory. Bound: the bytes of qkv read and written once; a few rows are one launch and two round trips. */
+template <typename T, int U, int HEADS> GPU_KERNEL(QKV_WAVES * GPU_WARP) qkv_kernel(qkv_params a)
 {
 	const int lane = (int)threadIdx.x % GPU_WARP, heads = a.q_heads + 2 * a.kv_heads, i = lane * U;
+	const int per_row = (heads + HEADS - 1) / HEADS;
 	const int64_t at = (int64_t)blockIdx.x * QKV_WAVES + (int)threadIdx.x / GPU_WARP;
-	const bool valid = at < (int64_t)a.rows * heads;
-	const int64_t row = valid ? at / heads : 0;
-	const int head = valid ? (int)(at % heads) : 0;
-	const bool active = valid && i < a.dim, is_q = head < a.q_heads, is_v = head >= a.q_heads + a.kv_heads;
-	const float *norm = is_v ? NULL : is_q ? a.q_norm : a.k_norm;
-	float w[U], v[U];
-	GPU_UNROLL for (int j = 0; j < U; j++) w[j] = v[j] = 0;
-	if (norm && active) gpu_load<U>(norm + i, w);
+	if (at >= (int64_t)a.rows * per_row) { /* whole waves */
+		gpu_wait_previous();
+		return;
+	}
+	const int64_t row = at / per_row;
+	const int first = (int)(at % per_row) * HEADS;
+	const bool active = i < a.dim, turns = i < 2 * a.half, low = i < a.half;
 	gpu_wait_previous();
 	gpu_start_next();
-	T *x = (T *)a.qkv + row * a.stride + (int64_t)head * a.dim + i;
-	const bool turns = !is_v && i < 2 * a.half;
-	const int angle = i < a.half ? i : i - a.half;
-	float c[U], s[U];
-	GPU_UNROLL for (int j = 0; j < U; j++) c[j] = s[j] = 0;
-	if (active) gpu_load<U>(x, v);
-	if (active && turns) {
-		gpu_load<U>(a.cos_sin + row * 2 * a.half + angle, c);
-		gpu_load<U>(a.cos_sin + row * 2 * a.half + a.half + angle, s);
+	T *x = (T *)a.qkv + row * a.stride + (int64_t)first * a.dim + i;
+	float v[HEADS][U], c[U], s[U];
+	GPU_UNROLL for (int h = 0; h < HEADS; h++)
+	{
+		GPU_UNROLL for (int j = 0; j < U; j++) v[h][j] = 0;
+		if (active && first + h < heads) gpu_load<U>(x + h * a.dim, v[h]);
 	}
-	const int32_t slot = is_q || !valid ? 0 : a.kv_slot[row];
-	if (norm) {
-		float sum = 0;
-		GPU_UNROLL for (int j = 0; j < U; j++) sum = gpu_fma(v[j], v[j], sum);
-		const float r = 1.0f / sqrtf(gpu_warp_sum(sum) / (float)a.dim + a.eps);
-		/* rounded as a pass of its own would leave it */
-		GPU_UNROLL for (int j = 0; j < U; j++) v[j] = gpu_widen(gpu_narrow<T>(v[j] * r * w[j]));
+	GPU_UNROLL for (int j = 0; j < U; j++) c[j] = 1, s[j] = 0;
+	if (turns && active) {
+		gpu_load<U>(a.cos_sin + row * 2 * a.half + (low ? i : i - a.half), c);
+		gpu_load<U>(a.cos_sin + row * 2 * a.half + a.half + (low ? i : i - a.half), s);
 	}
-	const int away = a.half / U, partner = i < a.half ? lane + away : lane - away;
-	GPU_UNROLL for (int j = 0; j < U; j++) {
-		const float other = gpu_shfl(v[j], partner & (GPU_WARP - 1)), turned = gpu_mul(other, s[j]);
-		if (turns) v[j] = gpu_fma(v[j], c[j], i < a.half ? -turned : turned);
+	const int32_t slot = first + HEADS > a.q_heads ? a.kv_slot[row] : 0;
+	const int away = a.half / U, partner = (low ? lane + away : lane - away) & (GPU_WARP - 1);
+	GPU_UNROLL for (int h = 0; h < HEADS; h++)
+	{
+		const int head = first + h;
+		if (head >= heads) break;
+		const bool is_q = head < a.q_heads, is_v = head >= a.q_heads + a.kv_heads;
+		const float *norm = is_v ? NULL : is_q ? a.q_norm : a.k_norm;
+		if (norm) {
+			float w[U], sum = 0;
+			GPU_UNROLL for (int j = 0; j < U; j++) w[j] = 0;
+			if (active) gpu_load<U>(norm + i, w);
+			GPU_UNROLL for (int j = 0; j < U; j++) sum = gpu_fma(v[h][j], v[h][j], sum);
+			const float r = 1.0f / sqrtf(gpu_warp_sum(sum) / (float)a.dim + a.eps);
+			/* rounded as a pass of its own would leave it */
+			GPU_UNROLL for (int j = 0; j < U; j++) v[h][j] = gpu_widen(gpu_narrow<T>(v[h][j] * r * w[j]));
+		}
+		if (!is_v) {
+			GPU_UNROLL for (int j = 0; j < U; j++) {
+				const float other = gpu_shfl(v[h][j], partner), turned = gpu_mul(other, s[j]);
+				if (turns) v[h][j] = gpu_fma(v[h][j], c[j], low ? -turned : turned);
+			}
+		}
+		T *out = is_q ? x + h * a.dim : cache_row<T>(a.cache, slot, is_v, head - a.q_heads - (is_v ? a.kv_heads : 0)) + i;
+		if (active) gpu_store<U>(out, v[h]);
 	}
-	if (!active) return;
-	T *out = is_q ? x : cache_row<T>(a.cache, slot, is_v, head - a.q_heads - (is_v ? a.kv_heads : 0)) + i;
-	gpu_store<U>(out, v);
 }
 
 /* Columns of a lane: the smallest power of two with which a wave holds a head. */
@@ -190,18 +202,30 @@ bool gpu_qkv_fits(const struct gpu_context *context, const struct gpu_qkv_args *
 	       (uintptr_t)a->k_norm % floats == 0 && (uintptr_t)a->cos_sin % floats == 0 && (uintptr_t)a->cache->data % (pack < 16 ? pack : 16) == 0;
 }
 
+/* Few rows: a wave a head, for the sake of latency. Many: four, so that each lane has several loads in flight. */
+#define QKV_MANY_HEADS 4
+
+template <typename T, int U> static gpu_error qkv_start(const struct gpu_context *context, const struct qkv_params *p)
+{
+	const int heads = p->q_heads + 2 * p->kv_heads;
+	const dim3 block(QKV_WAVES * GPU_WARP);
+	if ((int64_t)p->rows * heads < (int64_t)context->props.multiprocessors * 64)
+		return GPU_LAUNCH((qkv_kernel<T, U, 1>), dim3(gpu_blocks((int64_t)p->rows * heads, QKV_WAVES)), block, 0, context->stream, *p);
+	const int64_t waves = (int64_t)p->rows * ((heads + QKV_MANY_HEADS - 1) / QKV_MANY_HEADS);
+	return GPU_LAUNCH((qkv_kernel<T, U, QKV_MANY_HEADS>), dim3(gpu_blocks(waves, QKV_WAVES)), block, 0, context->stream, *p);
+}
+
 template <typename T> static enum status qkv_launch(struct stream *stream, const struct gpu_qkv_args *a, struct error *err)
 {
 	const struct gpu_context *context = gpu_context(stream);
 	const struct qkv_params p = {a->qkv.data, a->qkv.row_stride, a->qkv.rows, a->q_heads, a->kv_heads, a->head_dim, a->rotary_dim / 2,
 	                             a->q_norm, a->k_norm, a->eps, a->cos_sin, a->kv_slot, place_of(a->cache, a->layer)};
-	const dim3 grid(gpu_blocks((int64_t)a->qkv.rows * (a->q_heads + 2 * a->kv_heads), QKV_WAVES)), block(QKV_WAVES * GPU_WARP);
 	gpu_error code;
 	switch (qkv_columns(context, a->head_dim)) {
-	case 1: code = GPU_LAUNCH((qkv_kernel<T, 1>), grid, block, 0, context->stream, p); break;
-	case 2: code = GPU_LAUNCH((qkv_kernel<T, 2>), grid, block, 0, context->stream, p); break;
-	case 4: code = GPU_LAUNCH((qkv_kernel<T, 4>), grid, block, 0, context->stream, p); break;
-	default: code = GPU_LAUNCH((qkv_kernel<T, 8>), grid, block, 0, context->stream, p); break;
+	case 1: code = qkv_start<T, 1>(context, &p); break;
+	case 2: code = qkv_start<T, 2>(context, &p); break;
+	case 4: code = qkv_start<T, 4>(context, &p); break;
+	default: code = qkv_start<T, 8>(context, &p); break;
 	}
 	return gpu_check(code, "qkv rows", err);
 }

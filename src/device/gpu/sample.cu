@@ -37,14 +37,6 @@ GPU_DEVICE void adjust_range(float *x, int begin, int end, const struct sample_r
 	}
 }
 
-GPU_DEVICE struct sample_partial better_partial(struct sample_partial a, struct sample_partial b)
-{
-	if (ranks_before(b.top, b.best, a.top, a.best)) a.top = b.top, a.best = b.best;
-	a.lowest = fminf(a.lowest, b.lowest);
-	a.bad |= b.bad;
-	return a;
-}
-
 /* Block (s, r): the s-th range of row r. Reads and, where adjusted, writes it; leaves a partial and its share of the histogram cleared. */
 GPU_KERNEL(SPLIT_THREADS)
 sample_scan_kernel(float *logits, int64_t stride, int vocab, const struct sample_row *rows, const struct sample_adjust *adjust,
@@ -70,14 +62,7 @@ sample_scan_kernel(float *logits, int64_t stride, int vocab, const struct sample
 			best.bad |= v[j] != v[j];
 		}
 	}
-	for (int mask = GPU_WARP / 2; mask > 0; mask /= 2) {
-		struct sample_partial other;
-		other.top = gpu_shfl_xor(best.top, mask);
-		other.lowest = gpu_shfl_xor(best.lowest, mask);
-		other.best = gpu_shfl_xor(best.best, mask);
-		other.bad = gpu_shfl_xor(best.bad, mask);
-		best = better_partial(best, other);
-	}
+	best = best_of_wave(best);
 	if (threadIdx.x % GPU_WARP == 0) waves[threadIdx.x / GPU_WARP] = best;
 	gpu_sync();
 	if (threadIdx.x == 0) {

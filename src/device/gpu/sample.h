@@ -97,18 +97,38 @@ GPU_DEVICE bool ranks_before(float a, int32_t a_id, float b, int32_t b_id)
 	return a > b || (a == b && a_id < b_id);
 }
 
+GPU_DEVICE struct sample_partial better_partial(struct sample_partial a, struct sample_partial b)
+{
+	if (ranks_before(b.top, b.best, a.top, a.best)) a.top = b.top, a.best = b.best;
+	a.lowest = fminf(a.lowest, b.lowest);
+	a.bad |= b.bad;
+	return a;
+}
+/* Of all lanes; every lane gets it. */
+GPU_DEVICE struct sample_partial best_of_wave(struct sample_partial mine)
+{
+	for (int mask = GPU_WARP / 2; mask > 0; mask /= 2) {
+		struct sample_partial other;
+		other.top = gpu_shfl_xor(mine.top, mask);
+		other.lowest = gpu_shfl_xor(mine.lowest, mask);
+		other.best = gpu_shfl_xor(mine.best, mask);
+		other.bad = gpu_shfl_xor(mine.bad, mask);
+		mine = better_partial(mine, other);
+	}
+	return mine;
+}
+
+/* Each wave reads all partials of the row at once, a lane each. */
 GPU_DEVICE struct sample_facts read_facts(const struct sample_partial *partial, int splits, const struct sample_row *p)
 {
-	struct sample_facts f = {-INFINITY, INT32_MAX, 0, 0, 0};
-	float lowest = INFINITY;
-	bool bad = false;
-	for (int s = 0; s < splits; s++) {
-		const struct sample_partial q = partial[s];
-		if (ranks_before(q.top, q.best, f.top, f.best)) f.top = q.top, f.best = q.best;
-		lowest = fminf(lowest, q.lowest);
-		bad = bad || q.bad;
-	}
-	if (bad || isinf(f.top)) f.best = -1;
+	static_assert(SAMPLE_MAX_SPLITS <= GPU_WARP, "a lane for each part of a row");
+	const int lane = (int)threadIdx.x % GPU_WARP;
+	struct sample_partial mine = {-INFINITY, INFINITY, INT32_MAX, 0};
+	if (lane < splits) mine = partial[lane];
+	mine = best_of_wave(mine);
+	const float lowest = mine.lowest;
+	struct sample_facts f = {mine.top, mine.best, 0, 0, 0};
+	if (mine.bad || isinf(f.top)) f.best = -1;
 	if (f.best < 0 || p->mode != SAMPLE_DRAW) return f;
 	const double floor = (double)f.top - 70.0 * p->temperature;
 	const float rounded = (float)floor;

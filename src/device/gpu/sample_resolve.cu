@@ -144,24 +144,43 @@ GPU_DEVICE void block_begin(struct resolve_block *b, const struct sample_memory 
 	block_prefix(b->shared, &b->before, &b->mass_before, &b->candidates, &b->total);
 }
 
-/* Keys of the tokens in a cell of the row's histogram: two threads search, as cells never rise with the key. */
+/* Index of the lowest 1 of a word that has one: the exponent of that power of two. */
+GPU_DEVICE uint32_t lowest_bit(unsigned long long word)
+{
+	union {
+		float f;
+		uint32_t u;
+	} power;
+	power.f = (float)(word & (~word + 1));
+	return (power.u >> 23) - 127;
+}
+
+/* Smallest key in [low, high] whose cell is at most `cell`; high's is. A wave looks at GPU_WARP keys at a time. */
+GPU_DEVICE uint32_t first_key(const struct sample_facts *f, uint32_t low, uint32_t high, int cell)
+{
+	const uint32_t lane = threadIdx.x % GPU_WARP;
+	while (low < high) {
+		const uint32_t step = (high - low) / GPU_WARP + 1, back = (GPU_WARP - 1 - lane) * step; /* lane 0 has the smallest, the last one `high` */
+		const bool reachable = high - low >= back, in = reachable && (int)cell_of(key_value(high - back), f) <= cell;
+		const unsigned long long votes = gpu_ballot(in);
+		const uint32_t found = high - (GPU_WARP - 1 - lowest_bit(votes)) * step;
+		if (found - low >= step) low = found - step + 1; /* the key `step` before is out of the cell, or below low */
+		high = found;
+	}
+	return high;
+}
+
+/* Keys of the tokens in a cell of the row's histogram: two waves search, as cells never rise with the key. */
 GPU_DEVICE void cell_keys(struct resolve_block *b, uint32_t cell)
 {
-	uint32_t low = b->shared->facts.floor_key, high = key_of(b->shared->facts.top);
-	if (threadIdx.x == 0) { /* the smallest key whose cell is not behind */
-		while (low < high) {
-			const uint32_t middle = low + (high - low) / 2;
-			if (cell_of(key_value(middle), &b->shared->facts) <= cell) high = middle;
-			else low = middle + 1;
-		}
-		b->shared->low_key = low;
-	} else if (threadIdx.x == GPU_WARP) { /* the largest whose cell is not before */
-		while (low < high) {
-			const uint32_t middle = high - (high - low) / 2;
-			if (cell_of(key_value(middle), &b->shared->facts) >= cell) low = middle;
-			else high = middle - 1;
-		}
-		b->shared->high_key = high;
+	const struct sample_facts *f = &b->shared->facts;
+	const uint32_t wave = threadIdx.x / GPU_WARP, top = key_of(f->top);
+	if (wave == 0) {
+		const uint32_t low = first_key(f, f->floor_key, top, (int)cell);
+		if (threadIdx.x == 0) b->shared->low_key = low;
+	} else if (wave == 1) { /* up to the key before the cell that is nearer to the best */
+		const uint32_t high = cell ? first_key(f, f->floor_key, top, (int)cell - 1) - 1 : top;
+		if (threadIdx.x == GPU_WARP) b->shared->high_key = high;
 	}
 	gpu_sync();
 }
@@ -327,13 +346,23 @@ GPU_DEVICE struct answer ask(struct resolve_block *b, struct question q, bool wa
 	return a;
 }
 
-/* Smallest key of a token that is at least min_p times as likely as the best. */
+GPU_DEVICE bool likely_enough(uint32_t key, const struct sample_facts *f, const struct sample_row *p)
+{
+	return exp(((double)key_value(key) - (double)f->top) / p->temperature) >= p->min_p;
+}
+
+/* Smallest key of a token that is at least min_p times as likely as the best: near where the logarithm says, or found by halving. */
 GPU_DEVICE uint32_t min_p_key(const struct sample_facts *f, const struct sample_row *p)
 {
 	uint32_t low = f->floor_key, high = key_of(f->top);
+	const uint32_t guess = key_of((float)((double)f->top + p->temperature * log(p->min_p)));
+	if (guess > low + 1 && guess < high) {
+		if (!likely_enough(guess - 1, f, p)) low = guess;
+		if (likely_enough(guess + 1, f, p)) high = guess + 1;
+	}
 	while (low < high) {
 		const uint32_t middle = low + (high - low) / 2;
-		if (exp(((double)key_value(middle) - (double)f->top) / p->temperature) >= p->min_p) high = middle;
+		if (likely_enough(middle, f, p)) high = middle;
 		else low = middle + 1;
 	}
 	return low;

@@ -16,9 +16,10 @@
 
 /* How long after an abort a stream may take to run dry: kernels that wait for a peer look at the abort word every few microseconds. */
 #define ABORT_GRACE_MS 2000
-/* As in base/wait.c: a spin, then a spin that offers the core, then naps short against a step. */
+/* As in base/wait.c: a spin, then a spin that offers the core for as long as a decode step may take (a nap overshoots by up to 70 us), then
+ * naps short against a prefill. */
 #define SPIN_NS 20000
-#define YIELD_NS 5000000
+#define YIELD_NS 40000000
 #define NAP_NS 20000
 
 const struct gpu_context *gpu_context(const struct stream *stream)
