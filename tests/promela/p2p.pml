@@ -15,8 +15,8 @@
  * Memory is sequentially consistent here: that stores and loads are ordered as modelled is what the fences and the packets are for.
  *
  * Broken on purpose, each must be rejected: ONE_HALF (no halves), NO_AWAIT (kernels of packets end without having seen announcements), NO_DONE
- * (pull ends without "read" flags), EARLY_READ (pull does not wait for announcements), NO_COMPARE, NO_ABORT (spins do not look), ONE_GATHERED (two
- * shots: gathered has no halves), STATIC_USE (the use is the launch's own constant, as a replayed graph would have it).
+ * (pull ends without "read" flags), EARLY_READ (pull does not wait for announcements), NO_COMPARE, NO_ABORT (spins do not look), STATIC_USE (the
+ * use is the launch's own constant, as a replayed graph would have it).
  */
 #ifndef P
 #define P 2
@@ -35,11 +35,6 @@
 #else
 #define HALF(u) ((u) % 2)
 #endif
-#ifdef ONE_GATHERED
-#define GATHERED_HALF(u) 0
-#else
-#define GATHERED_HALF(u) ((u) % 2)
-#endif
 
 #define AT(to, half, from) ((((to) * 2) + (half)) * P + (from))
 #define AT_BLOCK(to, half, from, b) (AT(to, half, from) * BLOCKS + (b))
@@ -55,7 +50,7 @@ byte phase[P * 2 * P * BLOCKS];
 /* Partials: two words, and gathered sums, by block. */
 byte low[P * BLOCKS];
 byte high[P * BLOCKS];
-byte gathered[P * 2 * BLOCKS];
+byte gathered[P * BLOCKS];
 
 byte running[P]; /* blocks of the rank's kernel that have not ended */
 byte use_of[P];  /* of the kernel that runs */
@@ -153,11 +148,11 @@ proctype block(byte r; byte b)
 #ifdef TWO_SHOTS
 	if
 	:: !stop[r] ->
-		gathered[(r * 2 + GATHERED_HALF(u)) * BLOCKS + b] = 0;
-		gathered[(r * 2 + GATHERED_HALF(u)) * BLOCKS + b] = u;
+		gathered[r * BLOCKS + b] = 0;
+		gathered[r * BLOCKS + b] = u;
 		end_phase();
 		do
-		:: q < P && !stop[r] -> assert(failed || gathered[(q * 2 + GATHERED_HALF(u)) * BLOCKS + b] == u); q++
+		:: q < P && !stop[r] -> assert(failed || gathered[q * BLOCKS + b] == u); q++
 		:: q == P || stop[r] -> q = 0; break
 		od
 	:: else -> skip

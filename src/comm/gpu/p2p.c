@@ -395,7 +395,8 @@ static size_t lay_out(struct p2p_comm *p, const struct comm_options *o, size_t *
 	view->announced = add_part(&used, 4 * sizeof(uint64_t), ranks);
 	view->flags = add_part(&used, P2P_FLAGS * sizeof(uint32_t), ranks);
 	view->packets = add_part(&used, packets, ranks);
-	view->gathered = add_part(&used, ranks > 2 ? (vectors / ranks + 1) * 16 : 0, 1);
+	view->gathered = (struct p2p_part){.at = used};
+	used += ranks > 2 ? round_up((vectors / ranks + 1) * 16, 128) : 0;
 	*area_at = round_up(sizeof(struct p2p_state), 128);
 	*partial_at = *area_at + used;
 	return *partial_at + (size_t)p->base.split.spans * vectors * 16;

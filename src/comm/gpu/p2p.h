@@ -13,7 +13,8 @@
  * kernel begin early, so everything here comes after gpu_wait_previous().
  * Why the partial can be rewritten. It is single: the linear of use u + 1 writes it when the kernel of use u has ended. Where peers read it
  * themselves (pull, two shots, tree), that kernel's block b ends only after block b of every peer has said that it is done with all the
- * partials that it reads; all blocks together read everything.
+ * partials that it reads; all blocks together read everything. What two shots gather is single too: it is written after the use's announcements,
+ * when every peer's kernel of the use before, which read it, has ended.
  *
  * Packets. Small partials travel as packets of GPU_WHOLE_BYTES: data and, in the last word, a flag that says use and descriptor. A packet
  * is stored and loaded in one piece, so who sees the flag has the data, without a fence. A flag keeps 24 bits of the use: what was left
@@ -81,7 +82,7 @@ struct p2p_view {
 	struct p2p_part announced; /* [2][ranks][4] u64 */
 	struct p2p_part flags;     /* [2][ranks][P2P_FLAGS] u32 */
 	struct p2p_part packets;   /* [2][ranks][] packets */
-	struct p2p_part gathered;  /* [2][] vectors of 16 bytes: what this rank summed in the first of two shots */
+	struct p2p_part gathered;  /* [] vectors of 16 bytes: what this rank summed in the first of two shots; no halves, see above */
 	struct p2p_desc desc;
 };
 #define P2P_MAX_BLOCKS 256
