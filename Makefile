@@ -76,7 +76,9 @@ endif
 GPU_DEFINES += -DGPU_WARP=$(WARP)
 # -fsanitize=thread puts a call before each access of a kernel; src/device/gpu/emu/access.c answers it, and no sanitizer is linked for it.
 GPU_CC = $(CXX) -x c++ -std=c++17 -O1 -g -ffp-contract=off -fno-exceptions -fno-rtti -fno-strict-aliasing -fvisibility=hidden -Wall -Wextra -pthread \
-	-fsanitize=thread $(if $(SAN),-fsanitize=undefined -fno-sanitize-recover=all) $(if $(WERROR),-Werror)
+	-fsanitize=thread $(EMU_CLANG) $(if $(SAN),-fsanitize=undefined -fno-sanitize-recover=all) $(if $(WERROR),-Werror)
+# clang leaves out the call before a read that a write to the same place follows; GCC does not.
+EMU_CLANG := $(if $(findstring clang,$(shell $(CXX) --version)),-mllvm -tsan-instrument-read-before-write)
 endif
 CFLAGS_ALL += $(GPU_DEFINES)
 LIBS += $(GPU_LIBS)
@@ -95,6 +97,8 @@ UNIT := $(patsubst tests/unit/%.c,$(BUILD)/tests/unit/%,$(wildcard tests/unit/te
 FUZZ := $(patsubst tests/fuzz/%.c,$(BUILD)/tests/fuzz/%,$(wildcard tests/fuzz/fuzz_*.c))
 E2E := $(patsubst tests/e2e/lib/%.c,$(BUILD)/tests/e2e/%,$(wildcard tests/e2e/lib/*.c))
 CHECK := $(BUILD)/tests/check/check
+# *_emu.c: for the emulated device alone.
+CHECK_GPU_SRC := $(filter-out $(if $(filter emu,$(VENDOR)),,%_emu.c),$(wildcard tests/gpu/*.c tests/common/*.c))
 CHECK_GPU := $(if $(VENDOR),$(BUILD)/tests/gpu/check_gpu) $(if $(filter emu,$(VENDOR)),$(BUILD)/tests/gpu/emu/test_emu)
 SIM := $(BUILD)/tests/sim/sim
 SOAK := $(BUILD)/tests/soak/soak
@@ -150,7 +154,7 @@ $(CHECK): $(patsubst tests/%.c,$(BUILD)/tests/obj/%.o,$(wildcard tests/check/*.c
 	@mkdir -p $(@D)
 	$(CC) $(LDFLAGS) -o $@ $^ $(LIBS)
 
-$(BUILD)/tests/gpu/check_gpu: $(patsubst tests/%.c,$(BUILD)/tests/obj/%.o,$(wildcard tests/gpu/*.c tests/common/*.c)) $(LIB)
+$(BUILD)/tests/gpu/check_gpu: $(CHECK_GPU_SRC:tests/%.c=$(BUILD)/tests/obj/%.o) $(LIB)
 	@mkdir -p $(@D)
 	$(CC) $(LDFLAGS) -o $@ $^ $(LIBS)
 
@@ -168,7 +172,7 @@ BUNDLE_LINK := -Wl,--disable-new-dtags,-rpath,'$$ORIGIN/lib'
 $(BUNDLE)/tandem: $(APP_OBJ) $(LIB)
 	@mkdir -p $(@D)
 	$(CC) $(LDFLAGS) $(BUNDLE_LINK) -o $@ $(APP_OBJ) $(LIB) $(LIBS)
-$(BUNDLE)/check_gpu: $(patsubst tests/%.c,$(BUILD)/tests/obj/%.o,$(wildcard tests/gpu/*.c tests/common/*.c)) $(OBJ)
+$(BUNDLE)/check_gpu: $(CHECK_GPU_SRC:tests/%.c=$(BUILD)/tests/obj/%.o) $(OBJ)
 	@mkdir -p $(@D)
 	$(CC) $(LDFLAGS) $(BUNDLE_LINK) -o $@ $^ $(LIBS)
 

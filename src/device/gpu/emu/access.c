@@ -145,6 +145,20 @@ void __tsan_write_range(void *p, size_t size)
 {
 	if (size) emu_access(p, size, true, false);
 }
+/* clang's, for copies and fills of whole objects. */
+void *__tsan_memcpy(void *to, const void *from, size_t size);
+void *__tsan_memcpy(void *to, const void *from, size_t size)
+{
+	__tsan_read_range((void *)(uintptr_t)from, size);
+	__tsan_write_range(to, size);
+	return memmove(to, from, size);
+}
+void *__tsan_memset(void *to, int byte, size_t size);
+void *__tsan_memset(void *to, int byte, size_t size)
+{
+	__tsan_write_range(to, size);
+	return memset(to, byte, size);
+}
 void __tsan_init(void);
 void __tsan_init(void)
 {
