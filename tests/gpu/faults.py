@@ -14,14 +14,14 @@ from gpu_common import DEVICE, EMULATED, GPUS, TANDEM, Failed, attempt, check, f
 WAITING = 2 if EMULATED else 4
 TOKENS = 24 if EMULATED else 600
 FAULT_STEP = 8 if EMULATED else 150
-DEADLINE_MS = 20000 if EMULATED else 3000
+DEADLINE_MS = 20000 if EMULATED else 6000
 SLOW = 20 if EMULATED else 1 # an emulated device is slow, and this is not about it
 
 
 class Server:
     def __init__(self, folder, world, fault):
         command = [TANDEM, "serve", folder, "--random-weights", "7", "--device", DEVICE, "--tp", str(world), "--port", "0", "--context", "2048",
-                   "--timeout", str(DEADLINE_MS)]
+                   "--timeout", str(DEADLINE_MS), "--drain", "2"]
         command += ["--fault", fault] if fault else []
         print("$ " + " ".join(command), flush=True)
         self.process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, stdin=subprocess.DEVNULL, text=True)
