@@ -152,7 +152,9 @@ $(CHECK): $(patsubst tests/%.c,$(BUILD)/tests/obj/%.o,$(wildcard tests/check/*.c
 	@mkdir -p $(@D)
 	$(CC) $(LDFLAGS) -o $@ $^ $(LIBS)
 
-$(BUILD)/tests/gpu/check_gpu: $(patsubst tests/%.c,$(BUILD)/tests/obj/%.o,$(wildcard tests/gpu/*.c tests/common/*.c)) $(LIB)
+# *_emu.c: what only the emulated device can be asked for.
+CHECK_GPU_SRC := $(filter-out $(if $(filter emu,$(VENDOR)),,%_emu.c),$(wildcard tests/gpu/*.c tests/common/*.c))
+$(BUILD)/tests/gpu/check_gpu: $(CHECK_GPU_SRC:tests/%.c=$(BUILD)/tests/obj/%.o) $(LIB)
 	@mkdir -p $(@D)
 	$(CC) $(LDFLAGS) -o $@ $^ $(LIBS)
 
