@@ -282,11 +282,13 @@ static enum status run_steps(struct bench *b, struct error *err)
 	const struct settings *s = b->settings;
 	/* While the last sequence is prefilled, the first ones already decode. */
 	int64_t lead = (int64_t)s->batch * (s->bench_context / (s->prefill_chunk ? s->prefill_chunk : 512) + 1);
-	int64_t context = s->bench_context + s->steps + WARM_STEPS + lead + 1;
+	int64_t context = s->bench_context + s->steps + WARM_STEPS + lead + 1, block = session_block_tokens(s);
+	int64_t tokens = s->batch * ((context + block - 1) / block + 1) * block;
 	if (context < s->prefill + 1) context = s->prefill + 1;
+	if (tokens < context + block) tokens = context + block;
 	if (context > INT32_MAX) return FAIL(err, USAGE, "bench step: --batch, --context and --steps ask for too many tokens; use less");
 	TRY(count_work(b, err));
-	TRY(open_engine(b, &(struct session_needs){.context = (int)context, .max_sequences = s->batch}, err));
+	TRY(open_engine(b, &(struct session_needs){.context = (int)context, .max_sequences = s->batch, .kv_tokens = tokens}, err));
 	TRY(time_prefill(b, err));
 	TRY(time_decode(b, err));
 	tandem_get_info(b->session.engine, &b->session.info);
