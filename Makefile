@@ -97,6 +97,8 @@ UNIT := $(patsubst tests/unit/%.c,$(BUILD)/tests/unit/%,$(wildcard tests/unit/te
 FUZZ := $(patsubst tests/fuzz/%.c,$(BUILD)/tests/fuzz/%,$(wildcard tests/fuzz/fuzz_*.c))
 E2E := $(patsubst tests/e2e/lib/%.c,$(BUILD)/tests/e2e/%,$(wildcard tests/e2e/lib/*.c))
 CHECK := $(BUILD)/tests/check/check
+# *_emu.c: for the emulated device alone.
+CHECK_GPU_SRC := $(filter-out $(if $(filter emu,$(VENDOR)),,%_emu.c),$(wildcard tests/gpu/*.c tests/common/*.c))
 CHECK_GPU := $(if $(VENDOR),$(BUILD)/tests/gpu/check_gpu) $(if $(filter emu,$(VENDOR)),$(BUILD)/tests/gpu/emu/test_emu)
 SIM := $(BUILD)/tests/sim/sim
 SOAK := $(BUILD)/tests/soak/soak
@@ -152,8 +154,6 @@ $(CHECK): $(patsubst tests/%.c,$(BUILD)/tests/obj/%.o,$(wildcard tests/check/*.c
 	@mkdir -p $(@D)
 	$(CC) $(LDFLAGS) -o $@ $^ $(LIBS)
 
-# *_emu.c: what only the emulated device can be asked for.
-CHECK_GPU_SRC := $(filter-out $(if $(filter emu,$(VENDOR)),,%_emu.c),$(wildcard tests/gpu/*.c tests/common/*.c))
 $(BUILD)/tests/gpu/check_gpu: $(CHECK_GPU_SRC:tests/%.c=$(BUILD)/tests/obj/%.o) $(LIB)
 	@mkdir -p $(@D)
 	$(CC) $(LDFLAGS) -o $@ $^ $(LIBS)
@@ -172,7 +172,7 @@ BUNDLE_LINK := -Wl,--disable-new-dtags,-rpath,'$$ORIGIN/lib'
 $(BUNDLE)/tandem: $(APP_OBJ) $(LIB)
 	@mkdir -p $(@D)
 	$(CC) $(LDFLAGS) $(BUNDLE_LINK) -o $@ $(APP_OBJ) $(LIB) $(LIBS)
-$(BUNDLE)/check_gpu: $(patsubst tests/%.c,$(BUILD)/tests/obj/%.o,$(wildcard tests/gpu/*.c tests/common/*.c)) $(OBJ)
+$(BUNDLE)/check_gpu: $(CHECK_GPU_SRC:tests/%.c=$(BUILD)/tests/obj/%.o) $(OBJ)
 	@mkdir -p $(@D)
 	$(CC) $(LDFLAGS) $(BUNDLE_LINK) -o $@ $^ $(LIBS)
 

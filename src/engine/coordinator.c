@@ -49,6 +49,13 @@ static bool all_finished(const struct coordinator *c)
 	return true;
 }
 
+static bool any_device_busy(const struct coordinator *c)
+{
+	for (int r = 0; r < c->options.world_size; r++)
+		if (c->workers[r].busy_device) return true;
+	return false;
+}
+
 /* Sum of what only grows while anything moves. */
 static uint64_t movement(const struct coordinator *c)
 {
@@ -149,6 +156,7 @@ static enum status run_command(struct coordinator *c, enum worker_command what, 
 	c->generation++;
 	for (int r = 0; r < c->options.world_size; r++) worker_command(&c->workers[r], what, c->generation);
 	wait_workers(c);
+	c->stuck |= any_device_busy(c);
 	if (group_aborted(c->group)) return group_error(c->group, err);
 	for (int r = 0; r < c->options.world_size; r++) { /* a failure always aborts: this is for a worker that could not say why */
 		struct worker *w = &c->workers[r];
@@ -274,7 +282,7 @@ void coordinator_close(struct coordinator **coordinator)
 			wait_workers(c);
 		}
 	}
-	if (c->workers && !stop_workers(c)) return; /* a thread still runs on this memory: leaving it is the only safe thing */
+	if (c->workers && (!stop_workers(c) || any_device_busy(c))) return; /* a thread or a kernel still runs on this memory: leaving it is the only safe thing */
 	for (int r = 0; c->workers && r < c->options.world_size; r++) comm_destroy(&c->workers[r].rank.comm);
 	for (int r = 0; c->workers && r < c->options.world_size; r++) rank_release(&c->workers[r].rank);
 	group_destroy(&c->group);

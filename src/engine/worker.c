@@ -148,10 +148,12 @@ static enum status rejoin(struct worker *w, struct error *err)
 }
 
 /* After a failure: what this rank has on its stream leaves its waits by the group's abort. Only then may anybody free what it uses. */
-static void drain(struct rank *rank)
+static void drain(struct worker *w)
 {
+	struct rank *rank = &w->rank;
 	struct error ignored = {0};
-	if (rank->stream) (void)!rank->device->vt->stream_sync(rank->stream, clock_deadline_ms(DRAIN_MS), NULL, &ignored);
+	if (rank->stream && rank->device->vt->stream_sync(rank->stream, clock_deadline_ms(DRAIN_MS), NULL, &ignored) == STATUS_TIMEOUT)
+		w->busy_device = true;
 }
 
 static enum status run_command(struct worker *w, struct error *err)
@@ -187,7 +189,7 @@ static void *worker_main(void *argument)
 		if (st == STATUS_RANK_LOST && err.code == STATUS_RANK_LOST) return NULL; /* as a dead rank: no abort, no report */
 		if (st != STATUS_OK && w->what != WORKER_STOP) {
 			group_abort(w->rank.group, w->rank.index, &err);
-			drain(&w->rank);
+			drain(w);
 		}
 		bool stop = w->what == WORKER_STOP;
 		w->status = st;

@@ -16,7 +16,7 @@
 #define MAX_SEQS 16
 #define KERNELS 3            /* most candidates of a kind */
 #define NOWHERE 0x7ffffff0   /* a block that no cache has */
-#define MAX_WORK 6e7         /* products of a case in the oracle */
+#define MAX_WORK 1e7         /* products of a case in the oracle */
 #define MAX_WORK_QUICK 6e5
 
 enum scores { SCORES_RANDOM, SCORES_STEEP, SCORES_ZERO, SCORES_EQUAL };

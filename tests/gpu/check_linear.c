@@ -67,7 +67,9 @@ static void make_operands(struct gpu_check *c, const struct linear_case *s, stru
 		o->y.slot_stride = (int64_t)s->rows * o->y.row_stride;
 	}
 	if (s->bias) {
-		o->bias_host = gpu_filled(c, DTYPE_F32, (size_t)s->n, 4);
+		const void *bias = gpu_filled(c, c->dtype, (size_t)s->n, 4); /* a checkpoint has it in the type of the weights */
+		o->bias_host = gpu_host(c, (size_t)s->n * sizeof(float));
+		for (size_t i = 0; i < (size_t)s->n; i++) o->bias_host[i] = (float)element(bias, c->dtype, i);
 		o->bias = gpu_put(c, o->bias_host, (size_t)s->n * sizeof(float));
 	}
 }

@@ -24,11 +24,13 @@ while [ $# -gt 0 ]; do
 	esac
 done
 
-# A bundle has the program beside it; in a checkout one is built, unless a bundle was brought along.
-if [ -x "$root/tandem" ]; then
-	tandem=$root/tandem check=$root/check_gpu
-elif [ -x "$root/build/gpu-bundle/tandem" ]; then
-	tandem=$root/build/gpu-bundle/tandem check=$root/build/gpu-bundle/check_gpu
+# A bundle has the program beside it; in a checkout one is built, unless a bundle of the device's back end was brought along.
+commit=$(git rev-parse HEAD 2>/dev/null || echo unknown)
+bundle=
+[ -x "$root/tandem" ] && bundle=$root
+[ -z "$bundle" ] && [ "$device" = cuda ] && [ -x "$root/build/gpu-bundle/tandem" ] && bundle=$root/build/gpu-bundle
+if [ -n "$bundle" ]; then
+	tandem=$bundle/tandem check=$bundle/check_gpu commit=$(cat "$bundle/commit")
 else
 	build=build/$device
 	[ "$device" = emu ] && build=build/emu${WARP:-32}
@@ -44,7 +46,6 @@ if [ -z "$gpus" ]; then
 fi
 [ "$gpus" -ge 1 ] 2>/dev/null || { echo "gpu_check: no GPU of kind $device was found; give --gpus N if there is one"; exit 1; }
 logs=$(mktemp -d "${TMPDIR:-/tmp}/gpu-check.XXXXXX")
-commit=$(cat commit 2>/dev/null || git rev-parse HEAD 2>/dev/null || echo unknown)
 export TANDEM=$tandem GPU_DEVICE=$device GPU_COUNT=$gpus GPU_COMMIT=$commit GPU_LOGS=$logs PYTHONDONTWRITEBYTECODE=1
 
 finish() {
@@ -68,6 +69,7 @@ run_part() {
 	local name=$1 limit=$2 log=$logs/$1.log start code p f s
 	shift 2
 	case $only in '' | *,"$name",*) ;; *) return 0 ;; esac
+	[ "$device" = emu ] && limit=$((limit * 10))
 	start=$(date +%s)
 	setsid timeout --kill-after=10 "$limit" "$@" >"$log" 2>&1 </dev/null &
 	child=$!
@@ -89,7 +91,7 @@ run_part() {
 	tail -5 "$log" | sed 's/^/    | /'
 }
 
-echo "gpu-check: $gpus GPU(s) of $device, commit $commit, logs in $logs"
+echo "gpu-check: $gpus GPU(s) of $device, $tandem of commit $commit, logs in $logs"
 python=${PYTHON:-python3}
 quick=$([ "$device" = emu ] && echo --quick)
 run_part kernels 120 "$check" $quick $("$check" --list | awk '$1 != "comm" {print "--op", $1}')

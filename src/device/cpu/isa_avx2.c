@@ -11,6 +11,7 @@ const struct cpu_kernels cpu_kernels_avx2 = {
 	.linear_rows = VEC_LINEAR_ROWS,
 	.attend_rows = VEC_ATTEND_ROWS,
 	.quant_rows = VEC_QUANT_ROWS,
+	.widen_rows = VEC_QUANT_ROWS,
 	.fma_step_flops = 2.0 * LANES * FMA_CHAINS,
 	CPU_KERNEL_SLOTS,
 };

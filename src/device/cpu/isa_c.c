@@ -208,6 +208,7 @@ const struct cpu_kernels cpu_kernels_c = {
 	.linear_rows = 4,
 	.attend_rows = 4,
 	.quant_rows = 4,
+	.widen_rows = 4,
 	.fma_step_flops = 2.0 * LANES,
 	CPU_KERNEL_SLOTS,
 };

@@ -72,7 +72,8 @@ struct cpu_kernels {
 	void (*quant_chain[DTYPE_COUNT])(float *acc, const void *panel, const float *x, int k0, int k, int rows);
 	/* ... and as weights of an F32 panel, out [k][PANEL]. */
 	void (*quant_widen[DTYPE_COUNT])(float *out, const void *panel, int k0, int k);
-	int quant_rows; /* beyond, widening once for all rows is faster than in each chain */
+	int quant_rows; /* rows that `quant_chain` takes at most */
+	int widen_rows; /* beyond, widening once for all rows is faster than in each chain */
 
 	void (*rms_norm)(float *out, const float *x, const float *weight, int n, float eps); /* out may be x */
 	void (*rope)(float *x, const float *cosine, const float *sine, int half);             /* pairs (i, i + half) */

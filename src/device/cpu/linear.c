@@ -259,7 +259,7 @@ enum status cpu_linear(struct stream *base, const struct linear_args *args, stru
 	int k = args->weight->k, members = team_members(cpu_team(base));
 	job.quant = !dtype_is_plain(args->weight->dtype);
 	/* A chain begins with a group; leaves of another size are rare and go by way of scratch. */
-	job.widen = job.quant && (job.rows > job.kernels->quant_rows || job.leaf_k % QUANT_GROUP);
+	job.widen = job.quant && (job.rows > job.kernels->widen_rows || job.leaf_k % QUANT_GROUP);
 	int tile_rows = job.quant && !job.widen ? job.kernels->quant_rows : job.kernels->linear_rows;
 	job.tiles = (job.rows + tile_rows - 1) / tile_rows;
 	int block_tiles = LINEAR_BLOCK_ROWS / tile_rows;

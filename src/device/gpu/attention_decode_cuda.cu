@@ -7,14 +7,14 @@
  *   O^T[d][head] += V^T P^T: lane (g, c) holds the pieces g, g + 8, … of keys 2c, 2c+1, 2c+8, 2c+9; a byte permutation pairs neighbouring keys.
  *     Row g of product (h, t) is d = 64 h + 8 g + t, row g + 8 is d = 64 h + 8 g + t + 4.
  * All loads are 16 bytes, full sectors; those of the wave's next group are in flight while this one is computed. Waves keep maximum, sum and
- * vector of their own, merged through shared memory at the end. The splits of a row are one or several clusters: each block then adds up a share of
- * the row's outputs from its cluster's shared memory. Several clusters have work only where a context is long; they leave their sums in the
+ * vector of their own, merged through shared memory at the end. The splits of a row are one or several clusters: each block of a cluster adds up a share of
+ * the row's outputs, of which the others write their parts into its shared memory. Several clusters have work only where a context is long; they leave their sums in the
  * workspace, and the last block to arrive adds up its share of them.
  *
  * A wave's first group is read before gpu_wait_previous, unless this step writes its last key: block tables, positions and older keys were there
  * before the step's first kernel (copies do not overlap with kernels).
  *
- * DIM is head_dim rounded up to 64, 128 or 256; pieces behind the head's end are zeros. Weights P are rounded to T. Shared memory: (WAVES + 1) * heads *
+ * DIM is head_dim rounded up to 64, 128 or 256; pieces behind the head's end are zeros. Weights P are rounded to T. Shared memory: (WAVES * heads + 12) *
  * (DIM + 4) floats and some. A wave has 8 KB (DIM 128) in flight; 12 waves on a multiprocessor give the read rate of memory, the bound aimed for:
  * in one block to four, as the number of sequences and heads wants it. Short contexts are bound by latencies.
  */
@@ -141,7 +141,7 @@ GPU_DEVICE group_place find_group(const attention_params &p, const int32_t *tabl
 struct decode_job {
 	attention_range range;
 	int seq, row, position, kv_head, first_head, heads;
-	int unit, cluster, index, clusters; /* row and slice; blocks of a cluster; this cluster and how many of them have work */
+	int unit, cluster, rank, index, clusters; /* row and slice; blocks of a cluster, this one; this cluster, how many of them have work */
 };
 
 /* Queries: lane (g, c) holds the pieces c, c + 4, … of head g. */
@@ -178,7 +178,6 @@ template <typename T, int DIM, bool EXACT, int WAVES> GPU_TEMPLATE void attend(c
 		if (early) load_values<T, DIM, EXACT>(v, group + values, p.head_dim);
 	}
 	gpu_wait_previous();
-	gpu_start_next();
 	if (!any) return;
 	load_queries<T, DIM, EXACT>(query, p, job);
 	if (!old) {
@@ -236,10 +235,17 @@ GPU_DEVICE void add_scaled(float4 &to, float4 from, float factor)
 	to.z = gpu_fma(from.z, factor, to.z), to.w = gpu_fma(from.w, factor, to.w);
 }
 
-/* Sum of the first `waves` waves' results for each (head, four d): to `out` if the row has only this split, else to `result` [HEADS][DIM], followed
- * by [HEADS][2] maxima and sums. */
+/* A row's outputs are items of four d of a head, item = head * DIM / 4 + d / 4, dealt to the blocks of its cluster: item = slot * cluster + rank. Where
+ * a block receives the parts of its items: values [slot][source] of 16 bytes, then maxima and sums [slot][source] of 8. */
+template <int DIM> struct inbox {
+	uint32_t base; /* in shared memory */
+	__device__ __forceinline__ uint32_t value(int place) const { return base + (uint32_t)place * 16; }
+	__device__ __forceinline__ uint32_t stats(int place) const { return base + (uint32_t)(HEADS * DIM * 4 + place * 8); }
+};
+
+/* Sum of the first `waves` waves' results for each item: to `out` if the row has only this split, else to the block whose item it is. */
 template <typename T, int DIM, int WAVES>
-GPU_TEMPLATE void merge_waves(const attention_params &p, const decode_job &job, int waves, const float *acc, const float *stats, float *result)
+GPU_TEMPLATE void merge_waves(const attention_params &p, const decode_job &job, int waves, const float *acc, const float *stats, inbox<DIM> box)
 {
 	for (int i = (int)threadIdx.x; i < job.heads * (DIM / 4); i += WAVES * 32) {
 		const int h = i / (DIM / 4), d = i % (DIM / 4) * 4;
@@ -252,8 +258,9 @@ GPU_TEMPLATE void merge_waves(const attention_params &p, const decode_job &job, 
 			add_scaled(value, *(const float4 *)(acc + (w * job.heads + h) * (DIM + 4) + d), factor);
 		}
 		if (job.range.active > 1) {
-			*(float4 *)(result + h * DIM + d) = value;
-			if (d == 0) result[HEADS * DIM + h * 2] = max, result[HEADS * DIM + h * 2 + 1] = sum;
+			const int owner = i % job.cluster, place = i - owner + job.rank;
+			cluster_store4(cluster_address(box.value(place), owner), value);
+			cluster_store2(cluster_address(box.stats(place), owner), max, sum);
 		} else if (d < p.head_dim) {
 			put_four((T *)p.out + (int64_t)job.row * p.out_stride + (int64_t)(job.first_head + h) * p.head_dim + d, value, 1.0f / sum);
 		}
@@ -280,51 +287,46 @@ template <typename T, int DIM> GPU_TEMPLATE void put_item(const attention_params
 	if (d < p.head_dim) put_four((T *)p.out + (int64_t)job.row * p.out_stride + (int64_t)(job.first_head + h) * p.head_dim + d, m.value, 1.0f / m.sum);
 }
 
-/* A row's items are dealt to the blocks of its cluster: item = rank + cluster * n. Place of an item's sum over one cluster in the workspace: the four
- * values, then maximum and sum. */
+/* Place of an item's sum over one cluster in the workspace: the four values, then maximum and sum. */
 template <int DIM> GPU_TEMPLATE float4 *sum_place(const attention_params &p, const decode_job &job, int cluster, int item)
 {
 	const int most = (int)gridDim.x / job.cluster;
 	return (float4 *)p.partial + (((int64_t)job.unit * most + cluster) * (HEADS * DIM / 4) + item) * 2;
 }
 
-/* This block's share of the sums over its cluster, of whose blocks `active` have results: to `out`, or to the workspace where there are several
- * clusters. */
-template <typename T, int DIM, int WAVES>
-GPU_TEMPLATE void merge_cluster(const attention_params &p, const decode_job &job, int rank, int active, uint32_t result)
+/* This block's items over its cluster, of whose blocks `active` have parts: to `out`, or to the workspace where there are several clusters. A lane is a
+ * source; `cluster` neighbouring lanes share an item. */
+template <typename T, int DIM, int WAVES> GPU_TEMPLATE void merge_cluster(const attention_params &p, const decode_job &job, int active, inbox<DIM> box)
 {
-	for (int i = rank + (int)threadIdx.x * job.cluster; i < job.heads * (DIM / 4); i += WAVES * 32 * job.cluster) {
-		const int h = i / (DIM / 4), d = i % (DIM / 4) * 4;
-		float2 stats[MAX_CLUSTER];
-		float4 part[MAX_CLUSTER];
-		GPU_UNROLL for (int s = 0; s < MAX_CLUSTER; s++) {
-			if (s >= active) continue;
-			const uint32_t there = cluster_address(result, s);
-			stats[s] = cluster_load2(there + (uint32_t)(HEADS * DIM + h * 2) * 4);
-			part[s] = cluster_load4(there + (uint32_t)(h * DIM + d) * 4);
-		}
+	const int places = job.heads * (DIM / 4);
+	for (int first = 0; first < places; first += WAVES * 32) {
+		const int place = first + (int)threadIdx.x, source = place % job.cluster, item = place - source + job.rank;
 		merged m = {ATTENTION_NONE, 0, {0, 0, 0, 0}};
-		GPU_UNROLL for (int s = 0; s < MAX_CLUSTER; s++)
-			if (s < active) m.max = fmaxf(m.max, stats[s].x);
-		GPU_UNROLL for (int s = 0; s < MAX_CLUSTER; s++) {
-			if (s >= active) continue;
-			const float factor = tensor_exp2(stats[s].x - m.max);
-			m.sum = gpu_fma(stats[s].y, factor, m.sum);
-			add_scaled(m.value, part[s], factor);
+		if (place < places && source < active) {
+			asm volatile("ld.shared.v4.f32 {%0,%1,%2,%3}, [%4];" : "=f"(m.value.x), "=f"(m.value.y), "=f"(m.value.z), "=f"(m.value.w) : "r"(box.value(place)));
+			asm volatile("ld.shared.v2.f32 {%0,%1}, [%2];" : "=f"(m.max), "=f"(m.sum) : "r"(box.stats(place)));
 		}
+		float top = m.max;
+		for (int mask = 1; mask < job.cluster; mask *= 2) top = fmaxf(top, gpu_shfl_xor(top, mask));
+		const float factor = m.max == ATTENTION_NONE ? 0.0f : tensor_exp2(m.max - top);
+		float part[5] = {m.sum * factor, m.value.x * factor, m.value.y * factor, m.value.z * factor, m.value.w * factor};
+		for (int mask = 1; mask < job.cluster; mask *= 2)
+			GPU_UNROLL for (int i = 0; i < 5; i++) part[i] += gpu_shfl_xor(part[i], mask);
+		if (source > 0 || place >= places) continue;
+		m = {top, part[0], {part[1], part[2], part[3], part[4]}};
 		if (job.clusters == 1) {
-			put_item<T, DIM>(p, job, i, m);
+			put_item<T, DIM>(p, job, item, m);
 			continue;
 		}
-		float4 *to = sum_place<DIM>(p, job, job.index, i);
+		float4 *to = sum_place<DIM>(p, job, job.index, item);
 		to[0] = m.value, to[1] = float4{m.max, m.sum, 0, 0};
 	}
 }
 
 /* The row's clusters' sums of this block's share. */
-template <typename T, int DIM, int WAVES> GPU_TEMPLATE void merge_clusters(const attention_params &p, const decode_job &job, int rank)
+template <typename T, int DIM, int WAVES> GPU_TEMPLATE void merge_clusters(const attention_params &p, const decode_job &job)
 {
-	for (int i = rank + (int)threadIdx.x * job.cluster; i < job.heads * (DIM / 4); i += WAVES * 32 * job.cluster) {
+	for (int i = job.rank + (int)threadIdx.x * job.cluster; i < job.heads * (DIM / 4); i += WAVES * 32 * job.cluster) {
 		merged m = {ATTENTION_NONE, 0, {0, 0, 0, 0}};
 		for (int c = 0; c < job.clusters; c++) {
 			const float4 *from = sum_place<DIM>(p, job, c, i);
@@ -338,7 +340,7 @@ template <typename T, int DIM, int WAVES> GPU_TEMPLATE void merge_clusters(const
 /* Bytes of dynamic shared memory. */
 template <int DIM, int WAVES> static constexpr size_t decode_shared(int heads)
 {
-	return (size_t)(WAVES * heads * (DIM + 4) + HEADS * (DIM + 2) + WAVES * HEADS * 2) * sizeof(float);
+	return (size_t)(WAVES * heads * (DIM + 4) + HEADS * DIM * 3 / 2 + WAVES * HEADS * 2) * sizeof(float);
 }
 
 /* Keys of block `split` of the row's grid; how many of the row's clusters have work. */
@@ -365,7 +367,9 @@ __global__ void __launch_bounds__(WAVES * 32, DIM > 128 ? 1 : SM_WAVES / WAVES) 
 	job.heads = p.group - slice * HEADS < HEADS ? p.group - slice * HEADS : HEADS;
 	job.unit = job.seq * (int)gridDim.y + (int)blockIdx.y;
 	job.cluster = cluster;
-	float *result = (float *)dynamic, *stats = result + HEADS * (DIM + 2), *acc = stats + WAVES * HEADS * 2;
+	job.rank = (int)blockIdx.x % cluster;
+	float *parts = (float *)dynamic, *stats = parts + HEADS * DIM * 3 / 2, *acc = stats + WAVES * HEADS * 2;
+	const inbox<DIM> box = {tensor_shared_address(parts)};
 	job.row = p.dense ? job.seq : p.row_start[job.seq];
 	const int split = (int)blockIdx.x;
 	const bool single = p.dense || p.row_start[job.seq + 1] - job.row == 1;
@@ -378,25 +382,28 @@ __global__ void __launch_bounds__(WAVES * 32, DIM > 128 ? 1 : SM_WAVES / WAVES) 
 		return;
 	}
 	if (job.index >= job.clusters) return; /* the row's first cluster waits */
+	gpu_start_next();
+	if (job.range.active > 1) cluster_arrive();
 	if (split < job.range.active) {
 		wave_state<DIM> s = {};
 		s.max[0] = s.max[1] = ATTENTION_NONE;
 		attend<T, DIM, EXACT, WAVES>(p, job, s);
 		put_wave<DIM>(s, job.heads, acc + wave * job.heads * (DIM + 4), stats + wave * HEADS * 2);
 		gpu_sync();
+		if (job.range.active > 1) cluster_wait();
 		const int groups = (job.range.end - job.range.begin + ATTENTION_GROUP - 1) / ATTENTION_GROUP;
-		merge_waves<T, DIM, WAVES>(p, job, groups < WAVES ? groups : WAVES, acc, stats, result);
+		merge_waves<T, DIM, WAVES>(p, job, groups < WAVES ? groups : WAVES, acc, stats, box);
 	} else {
 		gpu_wait_previous();
-		gpu_start_next();
+		cluster_wait();
 	}
 	if (job.range.active == 1) return; /* so do all blocks of the cluster */
-	const int rank = split % cluster, left = job.range.active - job.index * cluster;
-	if (cluster > 1) cluster_sync();
-	merge_cluster<T, DIM, WAVES>(p, job, rank, left < cluster ? left : cluster, tensor_shared_address(result));
-	if (cluster > 1) cluster_sync(); /* nobody leaves while others read its shared memory */
+	cluster_arrive();
+	cluster_wait();
+	const int left = job.range.active - job.index * cluster;
+	merge_cluster<T, DIM, WAVES>(p, job, left < cluster ? left : cluster, box);
 	if (job.clusters == 1) return;
-	if (attention_last_block(&p.counters[job.unit * cluster + rank], job.clusters, flag)) merge_clusters<T, DIM, WAVES>(p, job, rank);
+	if (attention_last_block(&p.counters[job.unit * cluster + job.rank], job.clusters, flag)) merge_clusters<T, DIM, WAVES>(p, job);
 }
 
 /* ---- launcher */
@@ -413,8 +420,8 @@ static decode_cut cut_decode(int units, int multiprocessors, bool invariant)
 {
 	if (invariant) return {4, ATTENTION_CHUNKS, 1};
 	if (units * 4 <= multiprocessors) {
-		int clusters = 2 * multiprocessors / (units * 8);
-		return {4, 8, clusters < 1 ? 1 : clusters > MAX_CLUSTERS ? MAX_CLUSTERS : clusters};
+		const int cluster = units * MAX_CLUSTER <= multiprocessors ? MAX_CLUSTER : 8, clusters = 2 * multiprocessors / (units * cluster);
+		return {4, cluster, clusters < 1 ? 1 : clusters > MAX_CLUSTERS ? MAX_CLUSTERS : clusters};
 	}
 	if (units * 2 <= multiprocessors) return {12, 2, 1};
 	static const int sizes[] = {12, 6, 4, 3};

@@ -3,8 +3,8 @@
  * A block walks tiles of R rows of W. One warp (the producer) keeps a ring of shared-memory stages full: KC inputs of the R rows and of the rows of x, by one
  * tensor copy each, as slices of 64 inputs (128 bytes, swizzled); eight warps (the consumers) multiply. W is the 16-row operand of mma.m16n8k16, tokens
  * are its 8 columns. The consumers stand WR along the rows and WK = 8/WR along K; their sums meet in shared memory, in a fixed order. A cluster of 2 or 4 blocks
- * may share K; its sums meet in distributed shared memory, in a fixed order. The ring is filled with W before the kernel waits for its predecessor, and
- * the next kernel is let in when the last copy has been asked for: so the memory has requests to serve while one kernel ends and another starts.
+ * may share K; its sums meet in distributed shared memory, in a fixed order. The ring is filled with W before the kernel waits for its predecessor: the memory
+ * has requests to serve while one kernel ends and another starts.
  *
  * Why not a bulk copy for each row, or each slice: a copy takes a multiprocessor about 50 ns whatever its size (docs/MEASUREMENTS.md).
  */
@@ -19,7 +19,8 @@
 #define MAX_STAGES 16
 #define BARRIER_BYTES 1024
 #define SLICE 64 /* inputs: 128 bytes, the widest swizzle */
-#define RESIDENT_MAX_ROWS 4 /* rows of x that a block normalises for itself */
+#define RESIDENT_MAX_ROWS 1 /* rows of x that a block normalises for itself, */
+#define RESIDENT_MAX_K 8192 /* and inputs */
 
 /* ---- PTX */
 
@@ -166,74 +167,96 @@ struct producer_state {
 	int first, count; /* chunks of this block's share of K */
 };
 
-/* Stage: W [KC/64][R][64], then x [KC/64][8 MT][64]. A tile of pairs (SWIGLU, ROPE) is two boxes of R/2 rows. */
-template <int R, int KC, int MT> GPU_TEMPLATE void produce_w(const skinny_plan &plan, const producer_state &s, int item, int stage)
+/* A walk over the block's stages: chunk after chunk of a tile, tile after tile. `row` and `group` are the tile's place in the map of W. No division stands
+ * between two copies: one thread makes them all. */
+struct stage_walk {
+	int tile, chunk, row, group;
+};
+
+template <int R> GPU_TEMPLATE void walk_to(stage_walk &walk, const fused_problem &p, int tile)
 {
-	const fused_problem &p = plan.problem;
-	const int tile = item / s.count * (int)(gridDim.x / plan.splits) + (int)blockIdx.x / plan.splits, slice = (s.first + item % s.count) * (KC / SLICE);
-	const uint32_t barrier = s.full + 8 * stage, to = s.ring + stage * plan.stage_bytes;
-	barrier_expect(barrier, (R + (p.norm.x ? 0 : plan.x_rows)) * KC * 2);
-	if (p.ending == LINEAR_STORE) {
-		copy_box_stream(to, &plan.w, tile * R, slice, barrier, s.policy);
-	} else {
-		const int per_group = p.ending == LINEAR_ROPE ? p.rope.head_dim / R : plan.tiles;
-		copy_pair_stream(to, &plan.w, tile % per_group * (R / 2), tile / per_group, slice, barrier, s.policy);
-	}
+	walk.tile = tile;
+	walk.chunk = 0;
+	walk.group = p.ending == LINEAR_ROPE ? tile / (p.rope.head_dim / R) : 0;
+	walk.row = p.ending == LINEAR_ROPE ? (tile - walk.group * (p.rope.head_dim / R)) * (R / 2) : p.ending == LINEAR_SWIGLU ? tile * (R / 2) : tile * R;
 }
 
-template <int R, int KC, int MT> GPU_TEMPLATE void produce_x(const skinny_plan &plan, const producer_state &s, int item, int stage)
+template <int R> GPU_TEMPLATE void walk_on(stage_walk &walk, const skinny_plan &plan, int chunks, int clusters)
+{
+	if (++walk.chunk == chunks) walk_to<R>(walk, plan.problem, walk.tile + clusters);
+}
+
+/* Stage: W [KC/64][R][64], then x [KC/64][x_rows][64]. A tile of pairs (SWIGLU, ROPE) is R/2 rows of each half. */
+template <int R, int KC> GPU_TEMPLATE void produce_w(const skinny_plan &plan, const producer_state &s, const stage_walk &walk, int stage)
+{
+	const int slice = (s.first + walk.chunk) * (KC / SLICE);
+	const uint32_t barrier = s.full + 8 * stage, to = s.ring + stage * plan.stage_bytes;
+	barrier_expect(barrier, (R + (plan.problem.norm.x ? 0 : plan.x_rows)) * KC * 2);
+	if (plan.problem.ending == LINEAR_STORE) copy_box_stream(to, &plan.w, walk.row, slice, barrier, s.policy);
+	else copy_pair_stream(to, &plan.w, walk.row, walk.group, slice, barrier, s.policy);
+}
+
+template <int R, int KC> GPU_TEMPLATE void produce_x(const skinny_plan &plan, const producer_state &s, int chunk, int stage)
 {
 	if (plan.problem.norm.x) return;
-	copy_box(s.ring + stage * plan.stage_bytes + R * KC * 2, &plan.x, 0, (s.first + item % s.count) * (KC / SLICE), s.full + 8 * stage);
+	copy_box(s.ring + stage * plan.stage_bytes + R * KC * 2, &plan.x, 0, (s.first + chunk) * (KC / SLICE), s.full + 8 * stage);
 }
 
 /* One lane. */
-template <int R, int KC, int MT> GPU_TEMPLATE void produce(const skinny_plan &plan, const producer_state &s, int items)
+template <int R, int KC> GPU_TEMPLATE void produce(const skinny_plan &plan, const producer_state &s, int tile, int clusters)
 {
-	const int ahead = items < plan.stages ? items : plan.stages;
-	for (int i = 0; i < ahead; i++) produce_w<R, KC, MT>(plan, s, i, i);
-	if (plan.early || items <= plan.stages) gpu_start_next();
-	gpu_wait_previous();
-	for (int i = 0; i < ahead; i++) produce_x<R, KC, MT>(plan, s, i, i);
-	int stage = 0;
+	stage_walk walk;
+	int stage = 0, chunk = 0;
 	uint32_t parity = 0;
-	for (int i = ahead; i < items; i++) {
+	walk_to<R>(walk, plan.problem, tile);
+	for (; stage < plan.stages && walk.tile < plan.tiles; stage++, walk_on<R>(walk, plan, s.count, clusters)) produce_w<R, KC>(plan, s, walk, stage);
+	if (plan.early) gpu_start_next();
+	gpu_wait_previous();
+	for (int i = 0; i < stage; i++) {
+		produce_x<R, KC>(plan, s, chunk, i);
+		if (++chunk == s.count) chunk = 0;
+	}
+	for (stage = 0; walk.tile < plan.tiles; walk_on<R>(walk, plan, s.count, clusters)) {
 		barrier_wait(s.empty + 8 * stage, parity);
-		produce_w<R, KC, MT>(plan, s, i, stage);
-		produce_x<R, KC, MT>(plan, s, i, stage);
+		produce_w<R, KC>(plan, s, walk, stage);
+		produce_x<R, KC>(plan, s, walk.chunk, stage);
 		if (++stage == plan.stages) stage = 0, parity ^= 1;
 	}
-	if (!plan.early && items > plan.stages) gpu_start_next();
+	if (!plan.early) gpu_start_next();
 }
 
 /* ---- consumers */
 
-/* rms_norm of each row to resident[m][k]: thread t has elements 4 t + 1024 i. `scratch`: float [8]. */
+/* rms_norm of each row to resident[m][k]: thread t has elements 4 t + 1024 i. The weight is on its way before the kernel waits for x. `scratch`: float [8]. */
 template <typename T> GPU_TEMPLATE void normalise(const skinny_plan &plan, T *resident, float *scratch)
 {
 	const linear_norm &norm = plan.problem.norm;
-	const int k = plan.problem.gemm.k;
+	const int k = plan.problem.gemm.k, begin = (int)threadIdx.x * 4, step = CONSUMERS * 128;
+	const int padded = (plan.resident_pitch - 16) / 2; /* whole chunks: W is zero there, and x must not be NaN */
+	float4 w[RESIDENT_MAX_K / (CONSUMERS * 128)], v[RESIDENT_MAX_K / (CONSUMERS * 128)];
+	GPU_UNROLL for (int i = 0; i < RESIDENT_MAX_K / step; i++)
+		if (begin + i * step < k) w[i] = *(const float4 *)(norm.weight + begin + i * step);
+	gpu_wait_previous();
 	for (int m = 0; m < plan.problem.gemm.m; m++) {
-		const float *x = norm.x + m * norm.stride;
-		float sum = 0;
-		for (int i = (int)threadIdx.x * 4; i < k; i += CONSUMERS * 128) {
-			const float4 v = *(const float4 *)(x + i);
-			sum += v.x * v.x + v.y * v.y + v.z * v.z + v.w * v.w;
+		float sum = 0, total = 0;
+		GPU_UNROLL for (int i = 0; i < RESIDENT_MAX_K / step; i++) {
+			if (begin + i * step >= k) break;
+			v[i] = *(const float4 *)(norm.x + m * norm.stride + begin + i * step);
+			sum += v[i].x * v[i].x + v[i].y * v[i].y + v[i].z * v[i].z + v[i].w * v[i].w;
 		}
 		sum = gpu_warp_sum(sum);
 		consumer_sync(); /* the last row's scratch has been read */
 		if (threadIdx.x % 32 == 0) scratch[threadIdx.x / 32] = sum;
 		consumer_sync();
-		float total = 0;
-		for (int w = 0; w < CONSUMERS; w++) total += scratch[w];
+		for (int i = 0; i < CONSUMERS; i++) total += scratch[i];
 		const float scale = 1.0f / sqrtf(total / (float)k + norm.eps);
 		T *out = (T *)((char *)resident + m * plan.resident_pitch);
-		for (int i = (int)threadIdx.x * 4; i < k; i += CONSUMERS * 128) {
-			const float4 v = *(const float4 *)(x + i), w = *(const float4 *)(norm.weight + i);
-			out[i] = gpu_narrow<T>(v.x * scale * w.x), out[i + 1] = gpu_narrow<T>(v.y * scale * w.y);
-			out[i + 2] = gpu_narrow<T>(v.z * scale * w.z), out[i + 3] = gpu_narrow<T>(v.w * scale * w.w);
+		GPU_UNROLL for (int i = 0; i < RESIDENT_MAX_K / step; i++) {
+			if (begin + i * step >= k) break;
+			T *at = out + begin + i * step;
+			at[0] = gpu_narrow<T>(v[i].x * scale * w[i].x), at[1] = gpu_narrow<T>(v[i].y * scale * w[i].y);
+			at[2] = gpu_narrow<T>(v[i].z * scale * w[i].z), at[3] = gpu_narrow<T>(v[i].w * scale * w[i].w);
 		}
-		const int padded = (plan.resident_pitch - 16) / 2; /* whole chunks: W is zero there, and x must not be NaN */
 		for (int i = k + (int)threadIdx.x; i < padded; i += CONSUMERS * 32) out[i] = gpu_narrow<T>(0.0f);
 	}
 	consumer_sync();
@@ -288,15 +311,16 @@ template <int MT, int R, int WK> GPU_TEMPLATE float get_sum(const float *sums, i
 }
 
 /* Item i of a tile: token after token. */
-struct ending_item_at {
+struct tile_item {
 	ending_item item;
-	int r; /* row of the tile */
+	int token, r; /* row of the tile */
 };
-template <int R> GPU_TEMPLATE ending_item_at fetch_tile_item(const fused_problem &p, int tile, int i)
+template <typename T, int R> GPU_TEMPLATE tile_item fetch_tile_item(const fused_problem &p, int tile, int i)
 {
-	const int width = p.ending == LINEAR_STORE ? R : R / 2, r = i % width;
-	ending_item_at at = {fetch_ending(p, i / width, tile_row<R>(p, tile, r), tile_row<R>(p, tile, r + (p.ending == LINEAR_STORE ? 0 : R / 2))), r};
-	return at;
+	const bool pairs = p.ending != LINEAR_STORE;
+	const int token = pairs ? i / (R / 2) : i / R, r = pairs ? i % (R / 2) : i % R;
+	tile_item item = {fetch_ending<T>(p, token, tile_row<R>(p, tile, r), tile_row<R>(p, tile, pairs ? r + R / 2 : r)), token, r};
+	return item;
 }
 
 struct cluster_state {
@@ -327,15 +351,15 @@ template <int MT, int R, int WK> GPU_TEMPLATE void meet(const skinny_plan &plan,
 }
 
 /* `at`: this thread's first item, fetched while the sums were made. */
-template <typename T, int MT, int R, int WK> GPU_TEMPLATE void finish_tile(const skinny_plan &plan, const float *sums, int tile, int rank, ending_item_at at)
+template <typename T, int MT, int R, int WK> GPU_TEMPLATE void finish_tile(const skinny_plan &plan, const float *sums, int tile, int rank, tile_item at)
 {
 	const fused_problem &p = plan.problem;
 	const int items = (p.ending == LINEAR_STORE ? R : R / 2) * p.gemm.m;
 	for (int i = (int)threadIdx.x + rank * CONSUMERS * 32; i < items; i += plan.splits * CONSUMERS * 32) {
-		if (i >= (rank + 1) * CONSUMERS * 32) at = fetch_tile_item<R>(p, tile, i);
-		if (!at.item.inside) continue;
-		const float a = total<MT, R, WK>(plan, sums, at.item.token, at.r);
-		const float b = p.ending == LINEAR_STORE ? 0 : total<MT, R, WK>(plan, sums, at.item.token, at.r + R / 2);
+		if (i >= (rank + 1) * CONSUMERS * 32) at = fetch_tile_item<T, R>(p, tile, i);
+		if (!at.item.out) continue;
+		const float a = total<MT, R, WK>(plan, sums, at.token, at.r);
+		const float b = p.ending == LINEAR_STORE ? 0 : total<MT, R, WK>(plan, sums, at.token, at.r + R / 2);
 		finish_ending<T>(p, at.item, a, b);
 	}
 }
@@ -353,10 +377,10 @@ GPU_TEMPLATE void consume(const skinny_plan &plan, unsigned char *shared, const 
 	float *sums = (float *)(shared + plan.sums_at);
 	int stage = 0;
 	uint32_t parity = 0;
-	gpu_wait_previous();
 	if (resident) normalise<T>(plan, (T *)(shared + plan.resident_at), sums);
+	else gpu_wait_previous();
 	for (int tile = (int)blockIdx.x / plan.splits; tile < plan.tiles; tile += (int)gridDim.x / plan.splits) {
-		const ending_item_at item = fetch_tile_item<R>(plan.problem, tile, (int)threadIdx.x + cluster.rank * CONSUMERS * 32);
+		const tile_item item = fetch_tile_item<T, R>(plan.problem, tile, (int)threadIdx.x + cluster.rank * CONSUMERS * 32);
 		float acc[GROUPS][MT][4] = {};
 		for (int c = 0; c < s.count; c++) {
 			const uint32_t at = s.ring + stage * plan.stage_bytes;
@@ -405,8 +429,7 @@ template <typename T, int MT, int R, int WR, int KC> __global__ void __launch_bo
 	if (threadIdx.x / 32 == CONSUMERS) {
 		if (threadIdx.x % 32 == 0) {
 			asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(s.policy));
-			const int tiles = tile0 < plan.tiles ? (plan.tiles - tile0 + clusters - 1) / clusters : 0;
-			produce<R, KC, MT>(plan, s, tiles * s.count);
+			produce<R, KC>(plan, s, tile0, clusters);
 		}
 		__syncwarp();
 		if (plan.splits > 1) asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
@@ -468,7 +491,7 @@ static int skinny_rows_of(int m)
 bool skinny_can(const struct gpu_context *context, const struct fused_problem *problem)
 {
 	const struct gemm_problem *p = &problem->gemm;
-	const bool x_fits = problem->norm.x ? p->m <= RESIDENT_MAX_ROWS && p->k <= 8192 && p->k % 4 == 0 && (uintptr_t)problem->norm.x % 16 == 0 && problem->norm.stride % 4 == 0 &&
+	const bool x_fits = problem->norm.x ? p->m <= RESIDENT_MAX_ROWS && p->k <= RESIDENT_MAX_K && p->k % 4 == 0 && (uintptr_t)problem->norm.x % 16 == 0 && problem->norm.stride % 4 == 0 &&
 	                                              (uintptr_t)problem->norm.weight % 16 == 0
 	                                    : (uintptr_t)p->x % 16 == 0 && p->x_stride % 8 == 0;
 	if (p->type == DTYPE_F32 || p->m < 1 || p->m > SKINNY_MAX_ROWS || p->k % SLICE || p->k < SLICE || (uintptr_t)p->w % 16 || p->w_stride % 8 || !x_fits) return false;
@@ -477,11 +500,18 @@ bool skinny_can(const struct gpu_context *context, const struct fused_problem *p
 	return strcmp(context->props.arch, "sm_90") == 0;
 }
 
+/* Measured on an H200 (docs/MEASUREMENTS.md): narrow tiles where wide ones would leave multiprocessors idle; beyond 16 rows the library wins but for what
+ * one round of tiles covers; a head at one row goes to the gemv. */
 struct skinny_shape skinny_default(const struct gpu_context *context, const struct fused_problem *problem)
 {
-	struct skinny_shape shape = {0, 1, 2 * context->props.multiprocessors, 0, false};
-	const int m = problem->gemm.m;
-	if (m > 1 && m <= 16) shape.rows = 32; /* else others were measured faster */
+	struct skinny_shape shape = {32, 1, 0, 0, true};
+	const struct gemm_problem *p = &problem->gemm;
+	const int sms = context->props.multiprocessors, tiles = (p->n + 31) / 32, rounds = (tiles + sms - 1) / sms, busy = 100 * tiles / (rounds * sms);
+	if (p->m > 32 || (p->m > 16 && rounds > 1)) shape.rows = 0;
+	else if (p->m > 16) shape.rows = 32;
+	else if (p->m <= 4) shape.rows = busy < 65 ? 16 : 32;
+	else shape.rows = busy >= 90 && (p->m > 8 || rounds == 1) ? 32 : 16;
+	if (problem->ending == LINEAR_STORE && p->m == 1 && p->n >= 65536) shape.rows = 0;
 	return shape;
 }
 
@@ -505,8 +535,8 @@ static gpu_error skinny_run(const struct gpu_context *context, const fused_probl
 	plan.stage_bytes = ((R + (problem->norm.x ? 0 : plan.x_rows)) * KC * 2 + 1023) / 1024 * 1024; /* the swizzle goes by the address */
 	plan.resident_pitch = plan.chunks * KC * 2 + 16;
 	const int sums = WK * MT * 8 * (R + 4) * 4, resident = problem->norm.x ? p.m * plan.resident_pitch : 0;
-	const int budget = (int)context->props.max_shared - BARRIER_BYTES - sums - resident, beside = (int)context->props.max_shared / 2 - 1024 - BARRIER_BYTES - sums - resident;
-	plan.stages = shape->stages ? shape->stages : beside / plan.stage_bytes >= 3 ? beside / plan.stage_bytes : budget / plan.stage_bytes;
+	const int budget = (int)context->props.max_shared - BARRIER_BYTES - sums - resident;
+	plan.stages = shape->stages ? shape->stages : budget / plan.stage_bytes;
 	if (plan.stages > MAX_STAGES) plan.stages = MAX_STAGES;
 	if (plan.stages < 2 || plan.stages * plan.stage_bytes > budget) *refused = "the ring does not fit into shared memory";
 	if (*refused) return GPU_OK;

@@ -85,7 +85,7 @@ template <typename T, int ROWS, int DEPTH> GPU_KERNEL(DECODE_THREADS) gemv_decod
 	gpu_start_next();
 	decode_stage<T>(p, x, scratch);
 	float acc[ROWS] = {};
-	ending_item item = fetch_ending(p, unit < units ? 0 : p.gemm.m, decode_row(p, unit), decode_row(p, unit) + decode_pair(p));
+	ending_item item = fetch_ending<T>(p, unit < units ? 0 : p.gemm.m, decode_row(p, unit), decode_row(p, unit) + decode_pair(p));
 	while (unit < units) {
 		const bool last = k0 + run >= p.gemm.k;
 		const int next_unit = last ? unit + waves : unit, next_k0 = last ? 0 : k0 + run;
@@ -95,7 +95,7 @@ template <typename T, int ROWS, int DEPTH> GPU_KERNEL(DECODE_THREADS) gemv_decod
 			GPU_UNROLL for (int r = 0; r < ROWS; r++) acc[r] = gpu_warp_sum(acc[r]);
 			if (lane == 0) finish_ending<T>(p, item, acc[0], acc[ROWS - 1]);
 			GPU_UNROLL for (int r = 0; r < ROWS; r++) acc[r] = 0;
-			item = fetch_ending(p, next_unit < units ? 0 : p.gemm.m, decode_row(p, next_unit), decode_row(p, next_unit) + decode_pair(p));
+			item = fetch_ending<T>(p, next_unit < units ? 0 : p.gemm.m, decode_row(p, next_unit), decode_row(p, next_unit) + decode_pair(p));
 		}
 		batch = next, unit = next_unit, k0 = next_k0;
 	}

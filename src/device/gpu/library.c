@@ -95,7 +95,15 @@ static enum status make_descriptors(struct gemm_library *lib, struct error *err)
 	TRY(check(lib, lib->layout_create(&lib->w, GEMM_F32, 1, 1, 1), "MatrixLayoutCreate", err));
 	TRY(check(lib, lib->layout_create(&lib->x, GEMM_F32, 1, 1, 1), "MatrixLayoutCreate", err));
 	TRY(check(lib, lib->layout_create(&lib->y, GEMM_F32, 1, 1, 1), "MatrixLayoutCreate", err));
-	return check(lib, lib->preference_create(&lib->preference), "MatmulPreferenceCreate", err);
+	TRY(check(lib, lib->preference_create(&lib->preference), "MatmulPreferenceCreate", err));
+#define X(attribute, type, value)                                                                                                           \
+	{                                                                                                                                       \
+		const type set = value;                                                                                                             \
+		TRY(check(lib, lib->preference_set(lib->preference, attribute, &set, sizeof set), "MatmulPreferenceSetAttribute", err));            \
+	}
+	GEMM_PREFERENCE_LIST(X)
+#undef X
+	return STATUS_OK;
 }
 
 enum status gemm_library_create(struct gemm_library **out, const struct log *log, struct error *err)

@@ -12,7 +12,7 @@ struct skinny_shape {
 	int rows;   /* of W in a tile: 16, 32, 64, 128 */
 	int splits; /* blocks of a cluster that share K: 1, 2, 4 */
 	int blocks; /* at most; 0: one for each multiprocessor */
-	int stages; /* of the ring; 0: as many as a block may have beside another of its kind */
+	int stages; /* of the ring; 0: as many as fit */
 	bool early; /* the next kernel is let in at once, not when the last copy has been asked for */
 };
 

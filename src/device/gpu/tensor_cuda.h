@@ -83,10 +83,15 @@ template <int N> GPU_TEMPLATE void tensor_copy_wait(void)
 	asm volatile("cp.async.wait_group %0;" ::"n"(N));
 }
 
-/* Clusters of blocks. sync: all threads of the cluster's blocks have arrived, and what they wrote to shared memory is visible. */
-GPU_DEVICE void cluster_sync(void)
+/* Clusters of blocks. After arrive and wait (or sync, which is both) all threads of the cluster's blocks have arrived, and what they wrote to shared memory
+ * is visible. A block's shared memory may be written by others only after a barrier that it took part in. */
+GPU_DEVICE void cluster_arrive(void)
 {
-	asm volatile("barrier.cluster.arrive.release.aligned; barrier.cluster.wait.acquire.aligned;" ::: "memory");
+	asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+}
+GPU_DEVICE void cluster_wait(void)
+{
+	asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
 /* The same place in the shared memory of block `rank` of the cluster. */
 GPU_DEVICE uint32_t cluster_address(uint32_t address, int rank)
@@ -95,17 +100,13 @@ GPU_DEVICE uint32_t cluster_address(uint32_t address, int rank)
 	asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(rank));
 	return there;
 }
-GPU_DEVICE float4 cluster_load4(uint32_t address)
+GPU_DEVICE void cluster_store4(uint32_t address, float4 v)
 {
-	float4 v;
-	asm volatile("ld.shared::cluster.v4.f32 {%0,%1,%2,%3}, [%4];" : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "r"(address) : "memory");
-	return v;
+	asm volatile("st.shared::cluster.v4.f32 [%0], {%1,%2,%3,%4};" ::"r"(address), "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w) : "memory");
 }
-GPU_DEVICE float2 cluster_load2(uint32_t address)
+GPU_DEVICE void cluster_store2(uint32_t address, float a, float b)
 {
-	float2 v;
-	asm volatile("ld.shared::cluster.v2.f32 {%0,%1}, [%2];" : "=f"(v.x), "=f"(v.y) : "r"(address) : "memory");
-	return v;
+	asm volatile("st.shared::cluster.v2.f32 [%0], {%1,%2};" ::"r"(address), "f"(a), "f"(b) : "memory");
 }
 
 #endif

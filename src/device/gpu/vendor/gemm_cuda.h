@@ -39,6 +39,9 @@ typedef cublasLtMatmulPreferenceAttributes_t gemm_preference_attribute;
 #define GEMM_LAYOUT_LD CUBLASLT_MATRIX_LAYOUT_LD
 #define GEMM_PREFERENCE_WORKSPACE CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES
 
+/* What algorithms may do beside: X(attribute, type, value). Parts of a sum over K meet in f32, not in the type of the result. */
+#define GEMM_PREFERENCE_LIST(X) X(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, uint32_t, CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE)
+
 /* Alignment of A, B, C and D that algorithms may count on: X(attribute). */
 #define GEMM_ALIGNMENT_LIST(X)                   \
 	X(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES) \

@@ -46,6 +46,7 @@ typedef struct {
 #define GEMM_LAYOUT_COLS 5
 #define GEMM_LAYOUT_LD 6
 #define GEMM_PREFERENCE_WORKSPACE 1
+#define GEMM_PREFERENCE_LIST(X)
 #define GEMM_ALIGNMENT_LIST(X)
 
 #endif
