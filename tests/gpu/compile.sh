@@ -7,7 +7,7 @@ passed=0 failed=0 skipped=0
 log=$(mktemp) || exit 2
 trap 'rm -f "$log"' EXIT
 
-# built VENDOR CODE...: builds, and looks whether the program holds code for each target.
+# built VENDOR CODE...: builds, and looks whether the program holds device code: each target by name (HIP), or the section of it (CUDA).
 built() {
 	local vendor=$1 code
 	shift
@@ -20,10 +20,10 @@ built() {
 	for code in "$@"; do
 		if grep -qa -- "$code" "build/$vendor/tandem"; then
 			passed=$((passed + 1))
-			echo "ok $vendor: builds, with code for $code"
+			echo "ok $vendor: builds, with device code: $code"
 		else
 			failed=$((failed + 1))
-			echo "not ok $vendor: the program has no code for $code"
+			echo "not ok $vendor: the program has no device code: $code"
 		fi
 	done
 }
@@ -38,7 +38,7 @@ if command -v nvcc >/dev/null; then
 else
 	home=/usr/local/cuda
 fi
-if [ -x "$home/bin/nvcc" ]; then CUDA_HOME=$home built cuda sm_90a; else skip cuda "no nvcc on the PATH or in /usr/local/cuda"; fi
+if [ -x "$home/bin/nvcc" ]; then CUDA_HOME=$home built cuda .nv_fatbin; else skip cuda "no nvcc on the PATH or in /usr/local/cuda"; fi
 if command -v hipcc >/dev/null; then built hip amdhsa--gfx90a amdhsa--gfx906; else skip hip "no hipcc"; fi
 echo "$passed passed, $failed failed, $skipped skipped"
 [ "$failed" -eq 0 ]
