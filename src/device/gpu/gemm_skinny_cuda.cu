@@ -53,6 +53,11 @@ GPU_DEVICE void barrier_wait(uint32_t barrier, uint32_t parity)
 	             "r"(parity)
 	             : "memory");
 }
+/* What this thread has read of shared memory has arrived: a copy may overwrite it. An arrival alone does not wait for a matrix load that is under way. */
+GPU_DEVICE void fence_copies(void)
+{
+	asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
 /* The box of `map` at row `row` and slice `slice` to shared memory; outside the tensor: zeros. */
 GPU_DEVICE void copy_box(uint32_t to, const CUtensorMap *map, int row, int slice, uint32_t barrier)
 {
@@ -316,6 +321,7 @@ template <typename T, int MT, int R, int KC> GPU_TEMPLATE void consume(const ski
 			x.base = resident ? shared_address(shared + plan.resident_at) + x_row * plan.resident_pitch + chunk * KC * 2 : w.base + R * KC * 2;
 			barrier_wait(s.full + 8 * stage, parity);
 			multiply<T, MT, R / 16, KC / 32>(acc, w, x, warp);
+			fence_copies();
 			__syncwarp();
 			if (lane == 0) barrier_arrive(s.empty + 8 * stage);
 			if (++stage == plan.stages) stage = 0, parity ^= 1;
