@@ -58,7 +58,7 @@ GPU_SRC := $(filter-out %_cuda.cu,$(GPU_SRC))
 endif
 ifeq ($(VENDOR),cuda)
 GPU_DEFINES += -I$(CUDA_HOME)/include
-GPU_CC = $(CUDA_HOME)/bin/nvcc -std=c++17 -O3 -lineinfo -gencode=arch=compute_$(CUDA_ARCH),code=sm_$(CUDA_ARCH) -Xptxas -warn-spills \
+GPU_CC = $(CUDA_HOME)/bin/nvcc -std=c++17 -O3 -lineinfo --compress-mode=size -gencode=arch=compute_$(CUDA_ARCH),code=sm_$(CUDA_ARCH) -Xptxas -warn-spills \
 	-Xcompiler -fvisibility=hidden,-Wall,-Wextra,-fno-exceptions,-fno-threadsafe-statics -Werror all-warnings
 GPU_LIBS := -L$(CUDA_HOME)/lib64 -lcudart_static -ldl -lrt
 endif

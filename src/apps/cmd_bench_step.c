@@ -24,11 +24,13 @@ struct bench {
 	int sequences;
 	int32_t *prompt;
 	double *times; /* ms */
-	double decode_ms, prefill_ms;
+	double decode_ms, prefill_ms; /* medians */
+	double decode_most_ms;
 	double device_ms; /* a decode step without the host; 0: not known */
 	struct bench_split split;
 	double throughput_s; /* of all requests */
 	uint64_t generated, computed; /* tokens in it */
+	struct { int steps; double ms; } mixed, decode; /* steps with prompt rows in them, and those without */
 	/* of the whole model */
 	double linear_bytes;    /* weights that one decode step reads: linears and LM head */
 	double prefill_flops;   /* 2 N K for each row of each linear, the LM head once */
@@ -109,20 +111,47 @@ static enum status time_decode(struct bench *b, struct error *err)
 	if (timed < s->steps)
 		return FAIL(err, NO_ROOM, "bench step: only %d of %d steps had all %d sequences running; use a smaller --batch", timed, s->steps, s->batch);
 	b->decode_ms = percentile(b->times, timed, 0.5);
+	b->decode_most_ms = percentile(b->times, timed, 1);
 	return STATUS_OK;
 }
 
-/* All requests at once; every step's time counts, prefill and decode alike. The first ones warm up. */
+/* One step of a throughput run. */
+static enum status step_of_many(struct bench *b, bool *idle, struct error *err)
+{
+	struct tandem_stats before, after;
+	int tokens;
+	tandem_get_stats(b->session.engine, &before);
+	uint64_t start = clock_ns();
+	TRY(step(b, &tokens, idle, err));
+	double ms = (double)(clock_ns() - start) / 1e6;
+	tandem_get_stats(b->session.engine, &after);
+	bool mixed = after.computed_tokens - before.computed_tokens > (uint64_t)tokens;
+	if (*idle) return STATUS_OK;
+	*(mixed ? &b->mixed.steps : &b->decode.steps) += 1;
+	*(mixed ? &b->mixed.ms : &b->decode.ms) += ms;
+	return STATUS_OK;
+}
+
+/* All requests at once; every step's time counts, prefill and decode alike. */
 static enum status run_requests(struct bench *b, int first, int count, struct error *err)
 {
 	const struct settings *s = b->settings;
+	b->mixed.steps = b->decode.steps = 0;
+	b->mixed.ms = b->decode.ms = 0;
 	for (int i = 0; i < count; i++) {
 		uint64_t id;
 		TRY(submit(b, s->bench_input, 5000 + (uint64_t)(first + i), s->bench_output, &id, err));
 	}
-	return drain(b, err);
+	for (bool idle = false; !idle;) TRY(step_of_many(b, &idle, err));
+	return STATUS_OK;
 }
 
+static double mean(int steps, double ms)
+{
+	return steps ? ms / steps : 0;
+}
+
+/* The first ones warm up. */
 static enum status time_requests(struct bench *b, struct error *err)
 {
 	struct tandem_stats before, after;
@@ -159,10 +188,12 @@ static enum status count_work(struct bench *b, struct error *err)
 static enum status throughput_json(const struct bench *b, struct error *err)
 {
 	const struct settings *s = b->settings;
-	json_t *object = json_pack("{s:s,s:i,s:i,s:i,s:i,s:f,s:I,s:I,s:f,s:f}", "model", s->model, "requests", s->requests, "input", s->bench_input,
+	json_t *object = json_pack("{s:s,s:i,s:i,s:i,s:i,s:f,s:I,s:I,s:f,s:f,s:i,s:f,s:i,s:f}", "model", s->model, "requests", s->requests, "input", s->bench_input,
 	                           "output", s->bench_output, "running", b->sequences, "seconds", b->throughput_s, "generated_tokens",
 	                           (json_int_t)b->generated, "computed_tokens", (json_int_t)b->computed, "throughput_tokens_per_s",
-	                           (double)b->generated / b->throughput_s, "requests_per_s", s->requests / b->throughput_s);
+	                           (double)b->generated / b->throughput_s, "requests_per_s", s->requests / b->throughput_s,
+	                           "mixed_steps", b->mixed.steps, "mixed_ms", mean(b->mixed.steps, b->mixed.ms), "decode_steps", b->decode.steps,
+	                           "decode_ms", mean(b->decode.steps, b->decode.ms));
 	enum status st = session_json(&b->session, object, err);
 	if (st == STATUS_OK) return output_json(object, err);
 	json_decref(object);
@@ -173,10 +204,12 @@ static enum status throughput_table(const struct bench *b, struct error *err)
 {
 	const struct settings *s = b->settings;
 	struct buf out = {0};
-	enum status st = buf_printf(&out, err, "%s (%s), %d rank%s: %d requests of %d in and %d out, %d at a time: %.2f s, %.1f output tok/s, %.1f tok/s of both\n",
+	enum status st = buf_printf(&out, err, "%s (%s), %d rank%s: %d requests of %d in and %d out, %d at a time: %.2f s, %.1f output tok/s, %.1f tok/s of both;\n"
+	                            "%d steps with prompt rows, %.2f ms each, and %d without, %.2f ms\n",
 	                            b->session.info.device, b->session.info.isa, b->session.info.world_size, b->session.info.world_size == 1 ? "" : "s",
 	                            s->requests, s->bench_input, s->bench_output, b->sequences, b->throughput_s, (double)b->generated / b->throughput_s,
-	                            ((double)b->computed + s->requests) / b->throughput_s);
+	                            ((double)b->computed + s->requests) / b->throughput_s, b->mixed.steps, mean(b->mixed.steps, b->mixed.ms),
+	                            b->decode.steps, mean(b->decode.steps, b->decode.ms));
 	if (st == STATUS_OK) st = output_write(out.data, out.size, err);
 	buf_fini(&out);
 	return st;
@@ -185,8 +218,9 @@ static enum status throughput_table(const struct bench *b, struct error *err)
 static enum status print_json(const struct bench *b, struct error *err)
 {
 	const struct settings *s = b->settings;
-	json_t *object = json_pack("{s:s,s:i,s:i,s:i,s:i,s:f,s:f,s:f,s:f,s:f,s:f,s:f}", "model", s->model, "batch", s->batch, "bench_context",
-	                           s->bench_context, "steps", s->steps, "prefill", s->prefill, "decode_ms", b->decode_ms, "prefill_ms",
+	json_t *object = json_pack("{s:s,s:i,s:i,s:i,s:i,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:f}", "model", s->model, "batch", s->batch, "bench_context",
+	                           s->bench_context, "steps", s->steps, "prefill", s->prefill, "decode_ms", b->decode_ms, "decode_most_ms",
+	                           b->decode_most_ms, "prefill_ms",
 	                           b->prefill_ms, "tokens_per_s", per_second(s->batch, b->decode_ms), "prefill_tokens_per_s",
 	                           per_second(s->prefill, b->prefill_ms), "linear_bytes", b->linear_bytes, "decode_gb_per_s",
 	                           per_second(b->linear_bytes / 1e9, b->decode_ms), "prefill_gflop_per_s",
@@ -251,11 +285,13 @@ static enum status run_steps(struct bench *b, struct error *err)
 	const struct settings *s = b->settings;
 	/* While the last sequence is prefilled, the first ones already decode. */
 	int64_t lead = (int64_t)s->batch * (s->bench_context / (s->prefill_chunk ? s->prefill_chunk : 512) + 1);
-	int64_t context = s->bench_context + s->steps + WARM_STEPS + lead + 1;
+	int64_t context = s->bench_context + s->steps + WARM_STEPS + lead + 1, block = session_block_tokens(s);
+	int64_t tokens = s->batch * ((context + block - 1) / block + 1) * block;
 	if (context < s->prefill + 1) context = s->prefill + 1;
+	if (tokens < context + block) tokens = context + block;
 	if (context > INT32_MAX) return FAIL(err, USAGE, "bench step: --batch, --context and --steps ask for too many tokens; use less");
 	TRY(count_work(b, err));
-	TRY(open_engine(b, &(struct session_needs){.context = (int)context, .max_sequences = s->batch}, err));
+	TRY(open_engine(b, &(struct session_needs){.context = (int)context, .max_sequences = s->batch, .kv_tokens = tokens}, err));
 	TRY(time_prefill(b, err));
 	TRY(time_decode(b, err));
 	tandem_get_info(b->session.engine, &b->session.info);

@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -176,6 +177,8 @@ int main(int argc, char **argv)
 {
 	/* A closed pipe shows up as EPIPE, so that a run can end its ranks in order. */
 	signal(SIGPIPE, SIG_IGN);
+	/* NCCL must be told not to use the switch's multicast: a program that dies in it can take the host's GPUs along. Who sets it himself is right. */
+	setenv("NCCL_NVLS_ENABLE", "0", 0);
 	struct error err = {0};
 	bool done;
 	enum status st = before_command(argc - 1, argv + 1, &done, &err);

@@ -37,7 +37,7 @@ static enum status check_room(struct worker *w, struct error *err)
 
 /* Says how long the phases of opening took, once for the group. */
 struct phases {
-	uint64_t begin, last;
+	uint64_t last;
 	char text[200];
 	size_t used;
 };
@@ -53,8 +53,7 @@ static void phase(struct phases *p, const char *name)
 static enum status open_rank(struct worker *w, struct error *err)
 {
 	struct rank *rank = &w->rank;
-	const uint64_t now = clock_ns();
-	struct phases phases = {.begin = now, .last = now};
+	struct phases phases = {.last = clock_ns()};
 	TRY(w->device_ops->open(&rank->device, &w->device_options, err));
 	TRY(rank->device->vt->stream_create(rank->device, &w->stream_options, &rank->stream, err));
 	phase(&phases, "device");

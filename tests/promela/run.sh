@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Checks the model of the rendezvous, the abort and the scratch protocol with spin, and that broken variants of it are rejected.
+# Checks the models of the rendezvous, the abort and the scratch protocols (host: group.pml, p2p: p2p.pml) with spin, and that broken variants
+# of them are rejected.
 # Needs spin and cc. Each case: at most 1 GB of memory, the whole state space or it counts as failed. `--only WORD`: cases that hold WORD.
 set -u
 cd "$(dirname "$0")" || exit 2
@@ -49,7 +50,7 @@ check holds "3 ranks" "-DP=3 -DUSES=3 -DFAILS=1"
 check holds "4 ranks, one meeting" "-DP=4 -DUSES=1 -DFAILS=1"
 check holds "4 ranks, no failure" "-DP=4 -DUSES=3 -DFAILS=0"
 check holds "barriers between, 2 ranks" "-DP=2 -DUSES=4 -DFAILS=1 -DBARRIERS"
-check holds "two shots, 3 ranks" "-DP=3 -DUSES=2 -DFAILS=1 -DTWO_SHOTS"
+check holds "two shots, 3 ranks" "-DP=2 -DUSES=3 -DFAILS=1 -DTWO_SHOTS"
 check holds "exchange, 2 ranks" "-DP=2 -DUSES=3 -DFAILS=1 -DEXCHANGE"
 check rejected "one scratch buffer" "-DP=2 -DUSES=3 -DFAILS=0 -DONE_BUFFER"
 check rejected "buffers alternate by sequence number" "-DP=2 -DUSES=4 -DFAILS=0 -DBARRIERS -DBARRIER_COUNTS"
@@ -59,6 +60,26 @@ check rejected "turn is read after the arrival" "-DP=2 -DUSES=2 -DFAILS=0 -DLATE
 check rejected "sleeper counted after its last look" "-DP=2 -DUSES=2 -DFAILS=0 -DNO_SLEEPER_COUNT"
 check rejected "descriptors not compared" "-DP=3 -DUSES=2 -DFAILS=1 -DNO_COMPARE"
 check rejected "exchange with one meeting" "-DP=2 -DUSES=3 -DFAILS=0 -DEXCHANGE -DONE_MEETING"
+
+model=${model%/*}/p2p.pml
+check holds "p2p packets, 2 ranks of 2 blocks" "-DP=2 -DUSES=3 -DBLOCKS=2"
+check holds "p2p packets, 3 ranks" "-DP=3 -DUSES=3"
+check holds "p2p packets, 2 blocks, a failure" "-DP=2 -DUSES=2 -DBLOCKS=2 -DFAILS=1"
+check holds "p2p packets, 2 ranks, later failures" "-DP=2 -DUSES=4 -DFAILS=1"
+check holds "p2p pull, 2 ranks of 2 blocks" "-DP=2 -DUSES=2 -DBLOCKS=2 -DPULL"
+check holds "p2p pull, 3 ranks" "-DP=3 -DUSES=2 -DPULL"
+check holds "p2p pull, a failure" "-DP=2 -DUSES=2 -DBLOCKS=2 -DFAILS=1 -DPULL"
+check holds "p2p two shots, 2 ranks of 2 blocks" "-DP=2 -DUSES=2 -DBLOCKS=2 -DTWO_SHOTS"
+check holds "p2p two shots, 3 ranks" "-DP=3 -DUSES=2 -DTWO_SHOTS"
+check holds "p2p two shots, a failure" "-DP=2 -DUSES=3 -DFAILS=1 -DTWO_SHOTS"
+check rejected "p2p packets without halves" "-DP=2 -DUSES=3 -DONE_HALF"
+check rejected "p2p packets, kernels end without announcements" "-DP=2 -DUSES=2 -DNO_AWAIT -DFAILS=1"
+check rejected "p2p pull, peers are not asked whether they have read" "-DP=2 -DUSES=3 -DPULL -DNO_DONE"
+check rejected "p2p pull reads before announcements" "-DP=2 -DUSES=2 -DPULL -DEARLY_READ"
+check rejected "p2p two shots read before announcements" "-DP=2 -DUSES=2 -DTWO_SHOTS -DEARLY_READ"
+check rejected "p2p descriptors not compared" "-DP=2 -DUSES=2 -DFAILS=1 -DNO_COMPARE"
+check rejected "p2p spins do not look at the abort" "-DP=2 -DUSES=2 -DFAILS=1 -DNO_ABORT"
+check rejected "p2p a use is a constant of the launch" "-DP=2 -DUSES=4 -DSTATIC_USE"
 
 echo "$passed passed, $failed failed"
 [ "$failed" -eq 0 ]

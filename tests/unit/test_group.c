@@ -476,6 +476,27 @@ static void test_exchange(void **state)
 	}
 }
 
+/* ---- words that watch for the abort ---- */
+
+static void test_watch(void **state)
+{
+	(void)state;
+	struct group *group = make(2, LONG_MS, NULL);
+	struct error why = {0}, err = {0};
+	_Atomic uint32_t words[GROUP_MAX_WATCHES + 1] = {0}, late = 0;
+	for (int i = 0; i < GROUP_MAX_WATCHES; i++) assert_int_equal(group_watch(group, &words[i], &err), STATUS_OK);
+	assert_int_equal(group_watch(group, &words[GROUP_MAX_WATCHES], &err), STATUS_NO_ROOM);
+	group_unwatch(group, &words[3]);
+	group_unwatch(group, &late); /* was never watched */
+	(void)FAIL(&why, NO_ROOM, "enough");
+	group_abort(group, 1, &why);
+	for (int i = 0; i <= GROUP_MAX_WATCHES; i++) assert_int_equal(words[i], i != 3 && i < GROUP_MAX_WATCHES);
+	err = (struct error){0};
+	assert_int_equal(group_watch(group, &late, &err), STATUS_OK); /* after the abort: told at once */
+	assert_int_equal(late, 1);
+	group_destroy(&group);
+}
+
 int main(void)
 {
 	watchdog(240);
@@ -495,6 +516,7 @@ int main(void)
 		cmocka_unit_test(test_silent_exit_is_found_by_deadline),
 		cmocka_unit_test(test_stall),
 		cmocka_unit_test(test_exchange),
+		cmocka_unit_test(test_watch),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -13,14 +13,15 @@
  * kernel begin early, so everything here comes after gpu_wait_previous().
  * Why the partial can be rewritten. It is single: the linear of use u + 1 writes it when the kernel of use u has ended. Where peers read it
  * themselves (pull, two shots, tree), that kernel's block b ends only after block b of every peer has said that it is done with all the
- * partials that it reads; all blocks together read everything.
+ * partials that it reads; all blocks together read everything. What two shots gather is single too: it is written after the use's announcements,
+ * when every peer's kernel of the use before, which read it, has ended.
  *
  * Packets. Small partials travel as packets of GPU_WHOLE_BYTES: data and, in the last word, a flag that says use and descriptor. A packet
  * is stored and loaded in one piece, so who sees the flag has the data, without a fence. A flag keeps 24 bits of the use: what was left
  * in a half 2^24 uses ago and never since could pass for new, one chance in 2^24 each time that many uses have gone by.
  *
- * Spins. Every wait is made by whole waves. Now and then it looks at the rank's own `stop` word, at a clock, and every millisecond at the
- * abort word in pinned host memory and at the peers' announcements. Whatever it finds wrong goes into the control block's report, `stop` is
+ * Spins. Every wait is made by whole waves. Now and then it looks at the rank's own `stop` word, at a clock, and every five milliseconds at
+ * the abort word in pinned host memory and at the peers' announcements. Whatever it finds wrong goes into the control block's report, `stop` is
  * set, and all kernels of this rank, the rest of a graph too, return at once.
  */
 #ifndef TANDEM_COMM_GPU_P2P_H
@@ -55,8 +56,6 @@ struct p2p_report {
 /* Pinned host memory of one rank. */
 struct p2p_control {
 	uint32_t abort; /* by the group (group_watch): != 0: leave */
-	uint32_t reserved;
-	uint64_t limit_ns; /* how long a kernel may wait */
 	struct p2p_report report;
 };
 
@@ -76,13 +75,14 @@ struct p2p_part {
 struct p2p_view {
 	int rank, ranks;
 	int blocks; /* largest grid: what the smallest device of the group runs at once, so that no block waits for one that has not begun */
+	uint64_t limit_ns; /* how long a kernel may wait */
 	struct p2p_state *state;
 	struct p2p_control *control;
 	unsigned char *area[P2P_MAX_RANKS]; /* by rank */
 	struct p2p_part announced; /* [2][ranks][4] u64 */
 	struct p2p_part flags;     /* [2][ranks][P2P_FLAGS] u32 */
 	struct p2p_part packets;   /* [2][ranks][] packets */
-	struct p2p_part gathered;  /* [2][] vectors of 16 bytes: what this rank summed in the first of two shots */
+	struct p2p_part gathered;  /* [] vectors of 16 bytes: what this rank summed in the first of two shots; no halves, see above */
 	struct p2p_desc desc;
 };
 #define P2P_MAX_BLOCKS 256

@@ -5,9 +5,11 @@
 #include "comm/gpu/p2p.h"
 #include "device/gpu/gpu.h"
 
-/* How often a wave that waits looks up from its packet. The first look at the clock is after LOOKS spins, of about half a microsecond each. */
+/* How often a wave that waits looks up from its packet: after LOOKS spins, of about half a microsecond each, at the clock; and not before it has
+ * waited for CHECK_NS at memory of the host. Sooner would be worse than useless: two thousand waves that read over PCI Express because a peer is
+ * 30 us late make their own rank a millisecond late, so that the peer does the same, and so on. */
 #define P2P_LOOKS 64
-#define P2P_CHECK_NS 1000000u
+#define P2P_CHECK_NS 5000000u
 
 /* What a block knows of the use that it is in. */
 struct p2p_use {
@@ -29,8 +31,10 @@ GPU_DEVICE p2p_use p2p_begin(const p2p_view &view, uint32_t *shared)
 {
 	if (threadIdx.x == 0) {
 		unsigned long long mine = blockIdx.x == 0 ? P2P_TICKETS - (gridDim.x - 1) : 1;
-		shared[1] = gpu_load_volatile(&view.state->stop);
-		shared[0] = (uint32_t)(gpu_atomic_add(&view.state->ticket, mine) / P2P_TICKETS) + 1;
+		const uint32_t stop = gpu_load_volatile(&view.state->stop); /* both on their way before either is used */
+		const unsigned long long before = gpu_atomic_add(&view.state->ticket, mine);
+		shared[0] = (uint32_t)(before / P2P_TICKETS) + 1;
+		shared[1] = stop;
 	}
 	gpu_sync();
 	p2p_use use;
@@ -92,7 +96,7 @@ GPU_DEVICE bool p2p_has_announced(const p2p_view &view, const p2p_use &use, int 
 }
 
 /* Bits of the peers that have not announced this use. */
-GPU_DEVICE uint32_t p2p_missing(const p2p_view &view, const p2p_use &use)
+GPU_RARE uint32_t p2p_missing(const p2p_view &view, const p2p_use &use)
 {
 	uint32_t missing = 0;
 	for (int r = 0; r < view.ranks; r++)
@@ -108,12 +112,12 @@ struct p2p_patience {
 GPU_RARE void p2p_look_around(const p2p_view &view, const p2p_use &use, p2p_patience &patience)
 {
 	const unsigned long long now = gpu_clock_ns();
-	if (!patience.begin) patience.begin = patience.next = now;
+	if (!patience.begin) patience.begin = now, patience.next = now + P2P_CHECK_NS;
 	if (now < patience.next) return;
 	patience.next = now + P2P_CHECK_NS;
 	const uint32_t missing = p2p_missing(view, use);
 	if (gpu_load_volatile(&view.control->abort)) p2p_stop(view, use, P2P_ABORTED, 0, NULL);
-	else if (now - patience.begin > view.control->limit_ns) p2p_stop(view, use, P2P_LATE, missing, NULL);
+	else if (now - patience.begin > view.limit_ns) p2p_stop(view, use, P2P_LATE, missing, NULL);
 }
 
 /* Between two looks at what has not come yet: false where there is no point in going on. All lanes of the wave call it together. */
@@ -125,14 +129,22 @@ GPU_DEVICE bool p2p_wait_on(const p2p_view &view, const p2p_use &use, p2p_patien
 	return !gpu_shfl(gpu_load_volatile(&view.state->stop), 0);
 }
 
-/* Until every peer has announced the same as this rank. By the first wave of a block. */
+/* Until every peer has announced the same as this rank. By the first wave of a block: a lane has one word of one peer. */
 GPU_DEVICE bool p2p_await_announced(const p2p_view &view, const p2p_use &use)
 {
-	const int peer = (int)threadIdx.x;
+	const int peer = (int)threadIdx.x / 4, word = (int)threadIdx.x % 4;
+	const bool on = peer < view.ranks && peer != view.rank && word < P2P_DESC_WORDS;
+	const unsigned long long *place = p2p_announcement(view, use, view.rank, on ? peer : view.rank) + (on ? word : 0);
+	unsigned long long seen = 0;
 	p2p_patience patience = {0, 0, 0};
-	while (gpu_ballot(peer < view.ranks && peer != view.rank && !p2p_has_announced(view, use, peer)))
+	for (;;) {
+		if (on) seen = gpu_load8_volatile(place);
+		if (!gpu_ballot(on && (uint32_t)(seen >> 32) != use.number)) break;
 		if (!p2p_wait_on(view, use, patience)) return false;
-	return true;
+	}
+	if (!gpu_ballot(on && (uint32_t)seen != view.desc.word[on ? word : 0])) return true;
+	if (threadIdx.x == 0) (void)p2p_missing(view, use); /* reports who differs */
+	return false;
 }
 
 /* ---- adding to x: elements [c, c + N) of a row, those below cols */

@@ -99,7 +99,8 @@ template <typename T, int RANKS> GPU_KERNEL(512) packets_kernel(GPU_PARAMETER p2
 		load_own<T>(v, s, item / row_packets, item % row_packets * E, own);
 		push_item<T, RANKS>(v, use, item, own);
 	}
-	bool alive = true;
+	/* The announcement was sent first, so waiting for it here costs nothing. */
+	bool alive = blockIdx.x > 0 || threadIdx.x >= GPU_WARP || p2p_await_announced(v, use);
 	for (int wave = first; wave < items; wave += step) {
 		const int item = wave + lane, row = item / row_packets, c = item % row_packets * E;
 		const bool on = item < items;
@@ -113,7 +114,6 @@ template <typename T, int RANKS> GPU_KERNEL(512) packets_kernel(GPU_PARAMETER p2
 		p2p_add_rest<E>(s, c, x, sum);
 		p2p_store_row<E>(x_row, c, s, sum);
 	}
-	if (blockIdx.x == 0 && threadIdx.x < GPU_WARP) (void)p2p_await_announced(v, use);
 }
 
 /* h of one row from the thread's `P2P_KEEP` packets of x. */
@@ -154,7 +154,7 @@ template <typename T, int RANKS> GPU_KERNEL(P2P_NORM_THREADS) packets_norm_kerne
 			load_own<T>(v, s, row, p * E, own);
 			push_item<T, RANKS>(v, use, row * row_packets + p, own);
 		}
-	bool alive = true;
+	bool alive = blockIdx.x > 0 || threadIdx.x >= GPU_WARP || p2p_await_announced(v, use);
 	for (int row = (int)blockIdx.x; row < s.rows; row += (int)gridDim.x) {
 		float kept[P2P_KEEP][E] = {};
 		float *x_row = s.x + (size_t)row * (size_t)s.x_stride;
@@ -172,7 +172,6 @@ template <typename T, int RANKS> GPU_KERNEL(P2P_NORM_THREADS) packets_norm_kerne
 		}
 		norm_row<T, E>(s, row, kept, weight, scratch);
 	}
-	if (blockIdx.x == 0 && threadIdx.x < GPU_WARP) (void)p2p_await_announced(v, use);
 }
 
 /* Threads of a NORM block: as few as leave no thread more packets than another, in whole waves of either width. */

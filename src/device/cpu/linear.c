@@ -8,7 +8,7 @@
  * goes LINEAR_CHUNK_K steps of a panel at a time, which stay in the first-level cache for all tiles of the block; chains pause in
  * `stack` between chunks, so their order stays k ascending. The weights are widened in registers, exactly, wherever they are used
  * (a widened copy in cache was measured slower: it is twice the bytes). Block types (quant.h) take several instructions an element:
- * with more than quant_rows rows they are widened LINEAR_WIDE_K steps at a time for all tiles of the block.
+ * with more than widen_rows rows they are widened LINEAR_WIDE_K steps at a time for all tiles of the block.
  *
  * With a sum_split each leaf segment is a chain of its own from +0; a finished leaf stays on `stack` until the program of
  * base/sumtree.h adds it to its neighbour. Each span leaves one value, in its slot of y.

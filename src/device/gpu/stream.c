@@ -29,14 +29,25 @@ const struct gpu_context *gpu_context(const struct stream *stream)
 
 /* ---- waiting */
 
+/* Between two looks of a rank that spins. A look takes locks of the runtime that a peer's launches need as well; without a pause one rank that
+ * waits keeps another from launching what it waits for, for tens of milliseconds. */
+#define LOOK_NS 5000
+
+static void pause_ns(uint64_t ns)
+{
+	for (uint64_t begin = clock_ns(); clock_ns() - begin < ns;)
+		for (int i = 0; i < 16; i++) wait_relax();
+}
+
 /* One look at a stream, and a pause that grows with the time waited. */
 static bool still_busy(gpu_stream stream, uint64_t begin, gpu_error *code)
 {
 	*code = gpu_stream_query(stream);
 	if (*code != GPU_NOT_READY) return false;
 	uint64_t waited = clock_ns() - begin;
-	if (waited < SPIN_NS) wait_relax();
-	else if (waited < YIELD_NS) sched_yield();
+	if (waited < YIELD_NS) pause_ns(LOOK_NS);
+	if (waited < SPIN_NS) return true;
+	if (waited < YIELD_NS) sched_yield();
 	else nanosleep(&(struct timespec){.tv_nsec = NAP_NS}, NULL);
 	return true;
 }

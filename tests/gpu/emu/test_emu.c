@@ -638,7 +638,7 @@ static void test_together_shows_a_missing_wait(void **state)
 		for (int r = 0; r < 3; r++) wrong += ranks_wrong(&c, r);
 		runs_wrong += wrong > 0;
 	}
-	assert_true(runs_wrong > 5);
+	if (runs_wrong <= 5) fail_msg("%d of 10 seeds show it", runs_wrong);
 	ranks_free(&c);
 }
 

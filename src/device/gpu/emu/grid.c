@@ -270,29 +270,43 @@ static void idle(struct emu_executor *ex)
 		return;
 	}
 	if (ex->idle % 64) return;
-	if (ex->idle < 64 * limit) sched_yield();
+	if (ex->idle < 8 * limit) sched_yield();
 	else nanosleep(&(struct timespec){.tv_nsec = 50000}, NULL);
 }
 
-/* A fair choice would let all waves get on alike, and what needs one to be far behind would not be seen. So for some time at a stretch, a
- * changing half of the devices, of the blocks or of the waves is picked only where six tries in a row found no other. */
+/* A fair choice would let all waves get on alike, and what needs one to be far behind would not be seen. So the way of choosing changes at
+ * random after some switches: whoever woke last, so that one wave runs ahead (and the cache is warm); all in turn; a random fiber; a random one,
+ * where a half of the devices, of the blocks or of the waves is picked only if six tries in a row found no other. */
+enum choice { LAST_WOKEN, IN_TURN, RANDOM, RANDOM_HELD_BACK, CHOICES };
+
 static bool held_back(const struct emu_executor *ex, const struct emu_lane *lane)
 {
 	uint64_t who = (uint64_t)lane->block->grid->device;
-	if (ex->slow & 6) who = lane->block->number;
-	if (ex->slow & 4) who = who * EMU_MAX_WAVES + (uint64_t)(lane->thread / GPU_WARP);
+	if (ex->slow & 12) who = lane->block->number;
+	if (ex->slow & 8) who = who * EMU_MAX_WAVES + (uint64_t)(lane->thread / GPU_WARP);
 	return (((who + 1) * 0x9e3779b97f4a7c15u ^ ex->slow) * 0xbf58476d1ce4e5b9u >> 63) != 0;
+}
+
+static struct emu_lane *random_lane(struct emu_executor *ex)
+{
+	return ex->runnable[(emu_random(ex) & 0xffffffff) * (uint64_t)ex->runnable_count >> 32];
 }
 
 static struct emu_lane *choose(struct emu_executor *ex)
 {
 	if (ex->switches >= ex->slow_until) {
 		ex->slow = emu_random(ex);
-		ex->slow_until = ex->switches + 100 + emu_random(ex) % 4000;
+		ex->slow_until = ex->switches + 30 + emu_random(ex) % 600;
 	}
 	struct emu_lane *lane;
 	int tries = 6;
-	do lane = ex->runnable[(emu_random(ex) & 0xffffffff) * (uint64_t)ex->runnable_count >> 32];
+	switch ((enum choice)(ex->slow % CHOICES)) {
+	case LAST_WOKEN: return ex->runnable[ex->runnable_count - 1];
+	case IN_TURN: return ex->runnable[ex->switches % (uint64_t)ex->runnable_count];
+	case RANDOM: case CHOICES: return random_lane(ex);
+	case RANDOM_HELD_BACK: break;
+	}
+	do lane = random_lane(ex);
 	while (tries-- && held_back(ex, lane));
 	return lane;
 }

@@ -136,7 +136,7 @@ struct emu_executor {
 	int fibers; /* of the active blocks */
 	struct emu_grid *grids;
 	uint64_t random, switches, idle;
-	uint64_t slow, slow_until; /* whom the scheduler holds back for a while: grid.c */
+	uint64_t slow, slow_until; /* how the scheduler chooses for a while: grid.c */
 	uint32_t stamp;
 	bool faulted;
 	/* together */
