@@ -416,15 +416,14 @@ bool skinny_can(const struct gpu_context *context, const struct fused_problem *p
 	return strcmp(context->props.arch, "sm_90") == 0;
 }
 
-/* Measured on an H200 (docs/MEASUREMENTS.md): narrow tiles where wide ones would leave multiprocessors idle; beyond 16 rows the library wins but for what
- * one round of tiles covers; a head at one row goes to the gemv. */
+/* Measured on an H200 (docs/MEASUREMENTS.md): narrow tiles where wide ones would leave multiprocessors idle, and beyond 16 rows, for which there are
+ * no narrow ones, the library; a head at one row goes to the gemv. */
 struct skinny_shape skinny_default(const struct gpu_context *context, const struct fused_problem *problem)
 {
 	struct skinny_shape shape = {32, 0};
 	const struct gemm_problem *p = &problem->gemm;
 	const int sms = context->props.multiprocessors, tiles = (p->n + 31) / 32, rounds = (tiles + sms - 1) / sms, busy = 100 * tiles / (rounds * sms);
-	if (p->m > 16 && rounds > 1) shape.rows = 0;
-	else if (p->m > 16) shape.rows = 32;
+	if (p->m > 16) shape.rows = busy < 65 ? 0 : 32;
 	else if (p->m <= 4) shape.rows = busy < 65 ? 16 : 32;
 	else shape.rows = busy >= 90 && (p->m > 8 || rounds == 1) ? 32 : 16;
 	if (problem->ending == LINEAR_STORE && p->m == 1 && p->n >= 65536) shape.rows = 0;
