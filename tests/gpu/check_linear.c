@@ -184,8 +184,10 @@ static void skinny_case(struct gpu_check *c, enum dtype dtype, struct skinny_sha
 		for (int r = 0; r < s.rows; r++) gpu_get(c, first + (size_t)r * line, (const char *)o.y.data + (size_t)r * stride, line);
 		struct tensor again[AGAIN];
 		for (int i = 0; i < AGAIN; i++) again[i] = gpu_output(c, s.y, TENSOR_SHARDED, s.rows, s.n, s.n + s.y_pad);
-		for (int i = 0; i < AGAIN; i++) { /* one behind the other: each starts while the one before still runs */
+		struct gemm_problem between = p.gemm;
+		for (int i = 0; i < AGAIN; i++) { /* one behind the other: each starts while the one before, of its kind or of another, still runs */
 			p.gemm.y = again[i].data;
+			if (i % 2) gpu_ok(c, tile_launch(gpu_context(c->stream), &between, NULL, &c->err));
 			gpu_ok(c, skinny_launch(gpu_context(c->stream), &p, &shape, &c->err));
 		}
 		for (int i = 0; i < AGAIN; i++) gpu_compare_exact(c, "y again", &again[i], first);
