@@ -179,6 +179,8 @@ int main(int argc, char **argv)
 	signal(SIGPIPE, SIG_IGN);
 	/* NCCL must be told not to use the switch's multicast: a program that dies in it can take the host's GPUs along. Who sets it himself is right. */
 	setenv("NCCL_NVLS_ENABLE", "0", 0);
+	/* A kernel that CUDA loads at its first launch may wait for one that runs, and that one for a peer: so all are loaded at the start. */
+	setenv("CUDA_MODULE_LOADING", "EAGER", 0);
 	struct error err = {0};
 	bool done;
 	enum status st = before_command(argc - 1, argv + 1, &done, &err);

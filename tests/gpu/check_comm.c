@@ -30,7 +30,8 @@ struct sequence {
 static struct world_sum random_sum(const struct world *w, const struct comm_options *o, uint64_t g)
 {
 	const uint64_t bits = rng_u64(w->seed, 901, g);
-	return (struct world_sum){.g = g, .rows = g % 4 ? 1 + (int)(bits % (uint64_t)o->max_rows) : o->max_rows, .pad = (int)(bits >> 8 & 3) * (o->cols % 2 ? 1 : 2), .bias = bits >> 12 & 1,
+	return (struct world_sum){.g = g, .rows = g % 4 ? 1 + (int)(bits % (uint64_t)o->max_rows) : o->max_rows,
+	                          .pad = (int)(bits >> 8 & 3) * (o->cols % 2 ? 1 : 2), .bias = bits >> 12 & 1,
 	                          .add = bits >> 13 & 3, .norm = (bits >> 16 & 1) && rng_u64(w->seed, 902, 0)};
 }
 
@@ -347,7 +348,8 @@ static void refuse_case(struct gpu_check *c, struct world *w, const struct comm_
 	world_group(w, LONG_MS, NULL);
 	world_run(w, o, NULL);
 	for (int r = 0; r < w->P; r++)
-		if (!says(&w->rank[r], want, text)) gpu_fail(c, "rank %d: %s: \"%s\"; expected %s: %s", r, status_name(w->rank[r].st), w->rank[r].err.text, status_name(want), text);
+		if (!says(&w->rank[r], want, text))
+			gpu_fail(c, "rank %d: %s: \"%s\"; expected %s: %s", r, status_name(w->rank[r].st), w->rank[r].err.text, status_name(want), text);
 	gpu_case_end(c);
 }
 

@@ -439,7 +439,8 @@ static enum status exchange_places(struct p2p_comm *p, struct error *err)
 		const struct place *a = &all[0], *b = &all[r];
 		if (a->max_rows != b->max_rows || a->cols != b->cols || a->dtype != b->dtype || a->invariant != b->invariant || a->tree_leaves != b->tree_leaves ||
 		    a->packet_bytes != b->packet_bytes || a->two_shot_bytes != b->two_shot_bytes)
-			return FAIL(err, MISMATCH, "collective scratch: rank 0: [%d,%d] %s, %d leaves, packets to %zu, two shots from %zu bytes, but rank %d: [%d,%d] %s, %d, %zu, %zu",
+			return FAIL(err, MISMATCH, "collective scratch: rank 0: [%d,%d] %s, %d leaves, packets to %zu, two shots from %zu bytes, but rank %d: [%d,%d] %s, "
+			            "%d, %zu, %zu",
 			            a->max_rows, a->cols, dtype_name((enum dtype)a->dtype), a->tree_leaves, a->packet_bytes, a->two_shot_bytes, r, b->max_rows,
 			            b->cols, dtype_name((enum dtype)b->dtype), b->tree_leaves, b->packet_bytes, b->two_shot_bytes);
 		p->view.area[r] = b->area;

@@ -38,7 +38,8 @@ GPU_DEVICE bool packet_get(const void *place, uint32_t flag, uint32_t *data)
  * t, t + threads, ...: it writes its own partial's packet to every peer, and when all its packets are on their way it waits for the peers'
  * packets of the same items, adds in rank order, and updates x. So data crosses the link once, with no fence, and everything that does not
  * depend on a peer (x, bias, norm weights) is loaded before the wait.
- * Reads partial [rows][stride] of T (rows aligned to 16 bytes), x [rows][x_stride]; writes x, and h where NORM. Shared memory: two words; NORM: a wave sum and the row's weights.
+ * Reads partial [rows][stride] of T (rows aligned to 16 bytes), x [rows][x_stride]; writes x, and h where NORM. Shared memory: two words; NORM: a
+ * wave sum and the row's weights.
  * Bound: latency of one store over the link; from about 256 KiB on the link, 4/3 of the partial's bytes (two of f32's 8 where packets are of 8).
  * RANKS: 2, 4 or 8, at least view.ranks. NORM: 16-bit T, at most P2P_NORM_RANKS, one block a row, row_packets <= P2P_KEEP * threads. */
 template <typename T> struct packet {

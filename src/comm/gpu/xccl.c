@@ -295,7 +295,8 @@ static enum status connect_library(struct xccl_comm *x, struct error *err)
 	struct xccl_config config = XCCL_CONFIG;
 	TRY(settle_call(x, "init", x->lib.init(&x->handle, comm->world_size, all[0], comm->rank, &config), err));
 	/* its first collective makes connections and allocates: not while a graph is recorded */
-	TRY(settle_call(x, "first all_reduce", x->lib.all_reduce(x->partial, x->sum, 16 / dtype_bytes(x->options.dtype), xccl_type(x->options.dtype), XCCL_SUM, x->handle,
+	const size_t few = 16 / dtype_bytes(x->options.dtype);
+	TRY(settle_call(x, "first all_reduce", x->lib.all_reduce(x->partial, x->sum, few, xccl_type(x->options.dtype), XCCL_SUM, x->handle,
 	                                                        gpu_context(x->stream)->stream), err));
 	return xccl_sync(comm, x->stream, err);
 }

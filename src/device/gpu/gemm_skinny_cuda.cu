@@ -53,6 +53,11 @@ GPU_DEVICE void barrier_wait(uint32_t barrier, uint32_t parity)
 	             "r"(parity)
 	             : "memory");
 }
+/* What this thread has read of shared memory has arrived: a copy may overwrite it. An arrival alone does not wait for a matrix load that is under way. */
+GPU_DEVICE void fence_copies(void)
+{
+	asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
 /* The box of `map` at row `row` and slice `slice` to shared memory; outside the tensor: zeros. */
 GPU_DEVICE void copy_box(uint32_t to, const CUtensorMap *map, int row, int slice, uint32_t barrier)
 {
@@ -316,6 +321,7 @@ template <typename T, int MT, int R, int KC> GPU_TEMPLATE void consume(const ski
 			x.base = resident ? shared_address(shared + plan.resident_at) + x_row * plan.resident_pitch + chunk * KC * 2 : w.base + R * KC * 2;
 			barrier_wait(s.full + 8 * stage, parity);
 			multiply<T, MT, R / 16, KC / 32>(acc, w, x, warp);
+			fence_copies();
 			__syncwarp();
 			if (lane == 0) barrier_arrive(s.empty + 8 * stage);
 			if (++stage == plan.stages) stage = 0, parity ^= 1;
@@ -410,15 +416,14 @@ bool skinny_can(const struct gpu_context *context, const struct fused_problem *p
 	return strcmp(context->props.arch, "sm_90") == 0;
 }
 
-/* Measured on an H200 (docs/MEASUREMENTS.md): narrow tiles where wide ones would leave multiprocessors idle; beyond 16 rows the library wins but for what
- * one round of tiles covers; a head at one row goes to the gemv. */
+/* Measured on an H200 (docs/MEASUREMENTS.md): narrow tiles where wide ones would leave multiprocessors idle, and beyond 16 rows, for which there are
+ * no narrow ones, the library; a head at one row goes to the gemv. */
 struct skinny_shape skinny_default(const struct gpu_context *context, const struct fused_problem *problem)
 {
 	struct skinny_shape shape = {32, 0};
 	const struct gemm_problem *p = &problem->gemm;
 	const int sms = context->props.multiprocessors, tiles = (p->n + 31) / 32, rounds = (tiles + sms - 1) / sms, busy = 100 * tiles / (rounds * sms);
-	if (p->m > 16 && rounds > 1) shape.rows = 0;
-	else if (p->m > 16) shape.rows = 32;
+	if (p->m > 16) shape.rows = busy < 65 ? 0 : 32;
 	else if (p->m <= 4) shape.rows = busy < 65 ? 16 : 32;
 	else shape.rows = busy >= 90 && (p->m > 8 || rounds == 1) ? 32 : 16;
 	if (problem->ending == LINEAR_STORE && p->m == 1 && p->n >= 65536) shape.rows = 0;

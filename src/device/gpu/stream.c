@@ -29,9 +29,9 @@ const struct gpu_context *gpu_context(const struct stream *stream)
 
 /* ---- waiting */
 
-/* Between two looks of a rank that spins. A look takes locks of the runtime that a peer's launches need as well; without a pause one rank that
- * waits keeps another from launching what it waits for, for tens of milliseconds. */
-#define LOOK_NS 5000
+/* Between two looks of a rank that spins. A look takes locks of the runtime, which a peer's launches need as well; a rank that looks without a
+ * pause can keep its peer from launching the very thing it waits for. On two H200 some steps took as much longer as the spin lasted. */
+#define LOOK_NS 10000
 
 static void pause_ns(uint64_t ns)
 {
