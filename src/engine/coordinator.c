@@ -36,7 +36,9 @@ struct coordinator {
 
 static enum status new_group(struct coordinator *c, struct error *err)
 {
-	struct group_options options = {.world_size = c->options.world_size, .timeout_ms = c->options.timeout_ms, .fault = c->options.fault};
+	const uint64_t timeout = c->options.timeout_ms;
+	/* Ranks give up on one another before the coordinator gives up on them all: they know who is missing. */
+	struct group_options options = {.world_size = c->options.world_size, .timeout_ms = timeout - timeout / 5, .fault = c->options.fault};
 	TRY(group_create(&c->group, &options, err));
 	for (int r = 0; r < c->options.world_size; r++) c->workers[r].rank.group = c->group;
 	return STATUS_OK;
@@ -136,8 +138,7 @@ static void wait_workers(struct coordinator *c)
 			still_since = now;
 		}
 		if (!group_aborted(c->group)) {
-			/* peers wait for one another up to the timeout and then know better who is missing: give them the first word */
-			if (now - still_since > timeout_ns + timeout_ns / 4 + LOOK_MS * 1000000u) abort_stuck(c);
+			if (now - still_since > timeout_ns) abort_stuck(c);
 			continue;
 		}
 		if (!aborted_at) aborted_at = now;

@@ -119,7 +119,7 @@ def main():
                 attempt("error of rank %d" % rank, one_case, folder, world, rank, "kernel", "error", 1.0 * SLOW)
             if world == 1:
                 continue
-            attempt("stall of a rank", one_case, folder, world, world - 1, "kernel", "stall:60000", DEADLINE_MS / 1000 * 1.25 + 1.0 * SLOW)
+            attempt("stall of a rank", one_case, folder, world, world - 1, "kernel", "stall:60000", DEADLINE_MS / 1000 + 1.0 * SLOW)
             attempt("exit of a rank", one_case, folder, world, 0, "kernel", "exit", 1.0 * SLOW)
     finish()
 
