@@ -55,6 +55,7 @@ struct tandem_options {
 	int max_queue;         /* requests that may wait beyond max_sequences; 0: no limit */
 	uint64_t kv_shuffle;   /* tests: non-zero permutes each rank's physical blocks differently */
 	bool no_graphs;        /* GPU: launch every kernel of a decode step by itself; the same bits, later */
+	const char *lm_head;   /* "vocab": its rows are split over the ranks; "rank0": rank 0 computes all logits; "auto": vocab */
 	bool tp_invariant;     /* GPU: the same bits at every world size, slower; a CPU gives them always */
 	bool random_weights;   /* ignore weight files */
 	uint64_t random_seed;

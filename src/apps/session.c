@@ -50,6 +50,7 @@ enum status session_open(struct session *session, const struct settings *setting
 		.kv_tokens = needs->kv_tokens ? needs->kv_tokens : sequences > 1 ? sequences * blocks * block : 0,
 		.kv_block_tokens = settings->kv_block,
 		.no_graphs = settings->no_graphs,
+		.lm_head = settings->lm_head,
 		.tp_invariant = settings->tp_invariant,
 		.random_weights = settings->random_weights.given,
 		.random_seed = settings->random_weights.value,

@@ -75,6 +75,8 @@ static const struct option rows[] = {
 	 .commands = ENGINE | COMMAND_PLAN, .help = "prompt tokens in one step at most", .min = 1, .max = 65536},
 	{.name = "kv-block", .type = OPTION_INT, .argument = "N", .group = "Engine", AT(kv_block), .absent = "32 tokens, on a GPU 64",
 	 .commands = ENGINE, .help = "KV page size, a multiple of 16", .min = 16, .max = 4096},
+	{.name = "lm-head", .type = OPTION_CHOICE, .argument = "auto|vocab|rank0", .group = "Engine", AT(lm_head), .initial = "auto", .commands = ENGINE,
+	 .help = "logits: by all ranks, rows of the vocabulary each (vocab, and auto), or by rank 0 alone"},
 	{.name = "no-graphs", .type = OPTION_FLAG, .group = "Engine", AT(no_graphs), .commands = ENGINE,
 	 .help = "GPU: launch each kernel of a decode step by itself; the same results, later"},
 	{.name = "tp-invariant", .type = OPTION_FLAG, .group = "Engine", AT(tp_invariant), .commands = ENGINE,

@@ -184,7 +184,8 @@ static uint64_t need_bytes(const struct coordinator_options *o, const struct wor
 	struct step_limits limits = rank_limits(&o->rank);
 	enum dtype activation = w->rank.activation;
 	const struct plan_options options = {.max_rows = limits.max_rows, .max_outputs = limits.max_outputs, .context = o->rank.max_context,
-	                                     .activation = activation, .kv = activation, .partial = w->comm_options.dtype};
+	                                     .head_on_rank0 = o->rank.head_on_rank0, .activation = activation, .kv = activation,
+	                                     .partial = w->comm_options.dtype};
 	plan_degree(&plan, &o->model->config, o->world_size, &options);
 	uint64_t kv = (uint64_t)(o->rank.kv.blocks + 1) * (uint64_t)o->rank.kv.block_tokens * plan.kv_per_token;
 	return plan.sharded_bytes + plan.replicated_bytes + plan.scratch_bytes + plan.workspace_bytes + kv;

@@ -212,6 +212,10 @@ static void head_range(const struct rank *rank, int *begin, int *end)
 	int64_t granule = rank->device->vt->linear_granule, vocab = rank->model->config.vocab_size;
 	int64_t panels = (vocab + granule - 1) / granule;
 	int64_t lo = panels * rank->index / rank->world_size * granule, hi = panels * (rank->index + 1) / rank->world_size * granule;
+	if (rank->options.head_on_rank0) {
+		lo = rank->index ? vocab : 0;
+		hi = vocab;
+	}
 	*begin = (int)(lo < vocab ? lo : vocab);
 	*end = (int)(hi < vocab ? hi : vocab);
 }

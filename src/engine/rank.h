@@ -86,6 +86,7 @@ struct rank_options {
 	struct kv_options kv;
 	int max_context;
 	bool graphs;    /* decode steps are recorded and replayed, where back end and collectives can */
+	bool head_on_rank0; /* rank 0 computes all logits; else each rank those of its vocabulary rows */
 	bool invariant; /* the same bits at every world size, where that is a choice (--tp-invariant) */
 };
 

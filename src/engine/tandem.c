@@ -66,6 +66,14 @@ static int first_of(int asked, int device, int fallback)
 	return asked ? asked : device ? device : fallback;
 }
 
+static enum status read_lm_head(struct tandem *t, const char *name, struct error *err)
+{
+	bool split = !strcmp(name, "vocab") || !strcmp(name, "auto");
+	if (!split && strcmp(name, "rank0")) return FAIL(err, USAGE, "lm head: '%s'; give auto, vocab or rank0", name);
+	t->head_on_rank0 = !split || t->world_size == 1;
+	return STATUS_OK;
+}
+
 static enum status read_options(struct tandem *t, const struct tandem_options *o, struct error *err)
 {
 	if (!o->model) return FAIL(err, USAGE, "model: no path given; name a model folder");
@@ -95,6 +103,7 @@ static enum status read_options(struct tandem *t, const struct tandem_options *o
 			return FAIL(err, USAGE, "--fault: rank %d of a group of %d; give 0 to %d", t->fault.entries[i].rank, t->world_size, t->world_size - 1);
 	t->graphs = t->ops->graph_begin && !o->no_graphs;
 	t->invariant = o->tp_invariant;
+	TRY(read_lm_head(t, o->lm_head ? o->lm_head : "auto", err));
 	if (o->log) {
 		t->user_log = o->log;
 		t->log = (struct log){forward_log, t};
@@ -140,7 +149,8 @@ static struct rank_options rank_options_of(const struct tandem *t)
 		.limits = {.max_rows = t->max_rows, .max_seqs = t->max_sequences, .max_outputs = outputs},
 		.kv = {.blocks = t->kv_blocks, .block_tokens = t->block_tokens, .max_seqs = t->max_sequences,
 		       .max_blocks = (t->context + t->block_tokens - 1) / t->block_tokens, .prefix_cache = t->prefix_cache},
-		.max_context = t->context, .graphs = t->graphs, .invariant = t->invariant};
+		.max_context = t->context, .graphs = t->graphs, .invariant = t->invariant,
+		.head_on_rank0 = t->head_on_rank0};
 }
 
 static enum status open_group(struct tandem *t, const struct tandem_options *o, struct error *err)
@@ -179,7 +189,7 @@ int tandem_open(struct tandem **out, const struct tandem_options *o, struct tand
 	TRY_GOTO(open_group(t, o, &err), fail);
 	t->load_ms = (double)(clock_ns() - start) / 1e6;
 	log_write(&t->log, LOG_INFO, "%s: %d rank%s, lm_head %s, embedding replicated, kv %d blocks of %d tokens, prefix cache %s", t->model.config.model_type,
-	          t->world_size, t->world_size == 1 ? "" : "s", t->world_size == 1 ? "rank0" : "vocab", t->kv_blocks, t->block_tokens,
+	          t->world_size, t->world_size == 1 ? "" : "s", t->head_on_rank0 ? "rank0" : "vocab", t->kv_blocks, t->block_tokens,
 	          t->prefix_cache ? "on" : "off");
 	*out = t;
 	return 0;
@@ -219,7 +229,7 @@ void tandem_get_info(const struct tandem *t, struct tandem_info *out)
 {
 	const struct model_config *c = &t->model.config;
 	*out = (struct tandem_info){.device = t->ops->name, .isa = t->ops->flavour(coordinator_rank(t->coordinator, 0)->device),
-	                            .lm_head = t->world_size == 1 ? "rank0" : "vocab", .world_size = t->world_size,
+	                            .lm_head = t->head_on_rank0 ? "rank0" : "vocab", .world_size = t->world_size,
 	                            .threads = coordinator_threads(t->coordinator), .vocab_size = c->vocab_size, .layers = c->layers,
 	                            .context = t->context, .max_sequences = t->max_sequences, .eos_count = c->eos_count, .bos = c->bos,
 	                            .collectives_per_step = t->collectives_per_step, .steps = t->generation,

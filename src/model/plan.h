@@ -45,6 +45,7 @@ struct plan_options {
 	int max_rows;           /* rows of the largest step (prefill chunk), for scratch and workspace; 0: 512 */
 	int max_outputs;        /* rows of logits of a step; 0: 32 */
 	int context;            /* longest sequence; 0: the model's, at most 8192 */
+	bool head_on_rank0;     /* rank 0 holds the whole LM head */
 	enum dtype activation;  /* F32 on CPU */
 	enum dtype kv;          /* F32 on CPU */
 	enum dtype partial;     /* of partial sums: F32 on CPU */

@@ -40,6 +40,14 @@ else
 	skip "sha $model" "no such folder"
 fi
 
+# Who computes the logits is no matter of bits either.
+for name in llama llama-tied; do
+	want=$(sum_logits "$golden/$name" --tokens 1,2,3,4,5)
+	for p in 2 4; do
+		equal "sha $name --tp $p --lm-head rank0" hash "$(sum_logits "$golden/$name" --tokens 1,2,3,4,5 --tp $p --lm-head rank0)" "$want"
+	done
+done
+
 # --out: the bytes of that hash, whole, and nothing else in the folder.
 mkdir "$work/out"
 hash=$(sum_logits "$golden/llama" --tokens 1,2,3 --out "$work/out/f")

@@ -62,6 +62,10 @@ for p in $degrees; do
 	equal "greedy, tp $p" tokens "$(tokens --device "$device" --tp "$p")" "$greedy_cpu"
 	equal "greedy, tp $p, no graphs" tokens "$(tokens --device "$device" --tp "$p" --no-graphs)" "$greedy_cpu"
 	equal "sampled, tp $p" tokens "$(tokens --device "$device" --tp "$p" $sampled)" "$sampled_cpu"
+	if [ "$p" -eq 2 ]; then
+		equal "greedy, lm head on rank 0" tokens "$(tokens --device "$device" --tp 2 --lm-head rank0)" "$greedy_cpu"
+		equal "sampled, lm head on rank 0" tokens "$(tokens --device "$device" --tp 2 --lm-head rank0 $sampled)" "$sampled_cpu"
+	fi
 	want=$((p > 1 ? 2 * $(json "$f32/config.json" num_hidden_layers) : 0))
 	equal "collectives, tp $p" collectives_per_step "$(json "$out" collectives_per_step)" $want
 done
