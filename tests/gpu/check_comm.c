@@ -186,7 +186,7 @@ static void check_library(struct gpu_check *c)
 
 /* ---- failures */
 
-#define SHORT_MS 300
+#define SHORT_MS (GPU_RANKS_SHARE_DEVICE ? 1000 : 300)
 #define ABORT_MS (GPU_RANKS_SHARE_DEVICE ? 5000 : 100) /* an emulated device shares its processor with others */
 
 struct failing {
