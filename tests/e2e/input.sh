@@ -38,7 +38,11 @@ succeeds "plan --target" 5 plan "$hybrid" --target gfx936 --tp 2,4 --json && {
 }
 succeeds "plan --target, table" 5 plan "$hybrid" --target tests/data/target/example.json --tp 2,3 &&
 	{ grep -q '^gemv_llmm1: illegal: threads: 1088 > 1024 (TP2 mlp down)$' "$out" && ok "plan --target, table" || not_ok "plan --target, table" "no 1088"; }
-succeeds "no --target" 5 plan "$hybrid" --tp 2 --json && { grep -q '"kernel"' "$out" && not_ok "no --target" "verdicts" || ok "no --target"; }
+succeeds "no --target" 5 plan "$hybrid" --tp 2 --json && {
+	equal "plan: state of a GDN layer" state "$(json "$out" degrees 0 gdn state | tr -d '[]')" "24,128,128"
+	equal "plan: state of a GDN convolution" conv_state "$(json "$out" degrees 0 gdn conv_state | tr -d '[]')" "3,5120"
+	grep -q '"kernel"' "$out" && not_ok "no --target" "verdicts" || ok "no --target"
+}
 succeeds "plan table" 5 plan "$m" --tp 1,2 && { grep -q TP2 "$out" && ok "plan table" || not_ok "plan table" "no TP2"; }
 
 huge=4611686018427387904
