@@ -42,7 +42,7 @@ endif
 BACKENDS ?= cpu
 VENDOR := $(filter cuda hip emu,$(BACKENDS))
 WARP ?= 32
-FOLDERS := base text model device device/cpu comm engine serve client $(if $(VENDOR),device/gpu comm/gpu $(if $(filter emu,$(VENDOR)),device/gpu/emu))
+FOLDERS := base text model device device/cpu comm engine prescreen serve client $(if $(VENDOR),device/gpu comm/gpu $(if $(filter emu,$(VENDOR)),device/gpu/emu))
 SRC := $(foreach d,$(FOLDERS),$(wildcard src/$(d)/*.c))
 CFLAGS_ALL += -DDEVICE_BACKENDS="$(foreach b,$(BACKENDS),X($(b)))"
 ifneq ($(VENDOR),)

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Mutation test: breaks one rule of the sharding or of the model at a time in a copy of one source file, links the golden test against
-# it, and expects that test to fail; then the same for rules of GGUF files, and of the scheduler and the KV pools with the simulator. A mutant that passes means that the suite would not notice the fault. The unbroken build must pass.
+# it, and expects that test to fail; then the same for rules of GGUF files, of the static checks of kernels, and of the scheduler and the KV pools with the simulator. A mutant that passes means that the suite would not notice the fault. The unbroken build must pass.
 # The mutants are ordinary faults of tensor-parallel engines (guide, "common errors"), written as replacements of one line.
 set -u
 cd "$(dirname "$0")/.." || exit 2
@@ -108,6 +108,19 @@ mutant heads_of_k_as_of_q src/model/gguf_source.c 'order == GGUF_KV_HEADS ? g->k
 mutant tree_depends_on_the_types src/model/shard.c 'if (fits(config, p, TREE_DIVISIBLES))' 'if (fits(config, p, DIVISIBLES))'
 mutant blocks_cut_by_a_degree src/model/shard.c 'return block > 1 ? inputs / block : 0;' 'return 0;'
 mutant equal_scores_in_order src/text/bpe_describe.c 'if (i > 0 && list[i].score < list[i - 1].score) rank++;' 'rank++;'
+
+tests="tests/unit/test_prescreen.c tests/unit/files.c" kernels=src/prescreen/kernels.c
+mutant threads_not_rounded_to_waves $kernels 'l.threads = ceil_div(s->shape->k / CHUNK, wave) * wave;' 'l.threads = s->shape->k / CHUNK;'
+mutant threads_of_the_rows_forgotten $kernels 'if (l.threads < rows * LLMM1_LANES)' 'if (0)'
+mutant shared_memory_for_64_lanes_always $kernels 'l.shared = rows * wave * 4;' 'l.shared = rows * 64 * 4;'
+mutant last_stage_holds_any_number_of_waves $kernels 'if (!s->family->reduction_waves || ' 'if (1 || '
+mutant grid_tail_forgotten $kernels 's->shape->n % s->mode.rows == 0) return' '1) return'
+mutant unknown_counts_as_legal $kernels '(known ? t->shared_bytes : t->shared_floor)' '(known ? t->shared_bytes : INT64_MAX)'
+mutant unknown_hides_illegal $kernels '		if (v.kind == VERDICT_ILLEGAL) break;' '		break;'
+mutant guards_in_another_order $kernels 'bool split = n > 8' 'bool split = n > 8 && !(n % 4 == 0 && shape->m == 1 && k <= 8192)'
+mutant wave_of_any_width $kernels 's->launch.threads % s->target->wave == 0) return' '1) return'
+mutant misspelt_field_ignored src/prescreen/target.c '	TRY(refuse_unknown_keys(f, err));' ''
+mutant shapes_of_the_whole_model src/prescreen/shapes.c '.n = f->local_n, .k = f->local_k' '.n = f->global_n, .k = f->global_k'
 
 tests=$(echo tests/sim/*.c) arguments="--workloads 200"
 kv=src/engine/kv.c scheduler=src/engine/scheduler.c

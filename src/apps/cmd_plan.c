@@ -1,9 +1,11 @@
-/* `tandem plan`: what each rank would hold at each world size, from config.json alone. Also for models that cannot run yet. */
+/* `tandem plan`: what each rank would hold at each world size, from config.json alone; with --target also which kernels
+ * would be legal there. Also for models that cannot run yet. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "apps/console.h"
+#include "apps/plan_target.h"
 #include "apps/settings.h"
 #include "base/mem.h"
 #include "device/device.h"
@@ -13,6 +15,8 @@ struct plan {
 	const struct settings *settings;
 	struct model_config config;
 	struct plan_degree *degree; /* [count] */
+	struct shapes *shapes;      /* [count] */
+	struct target target;       /* settings->target */
 	int count;
 };
 
@@ -21,38 +25,49 @@ static uint64_t weight_bytes(const struct plan_degree *d)
 	return d->sharded_bytes + d->replicated_bytes;
 }
 
-static json_t *family_json(const struct plan_family *f)
+static json_t *family_json(const struct plan_family *f, json_t *verdicts)
 {
-	return json_pack("{s:s,s:s,s:[I,I],s:[I,I],s:i,s:b,s:b,s:[]}", "family", f->family, "kind", f->kind, "global", (json_int_t)f->global_n,
+	return json_pack("{s:s,s:s,s:[I,I],s:[I,I],s:i,s:b,s:b,s:o}", "family", f->family, "kind", f->kind, "global", (json_int_t)f->global_n,
 	                 (json_int_t)f->global_k, "local", (json_int_t)f->local_n, (json_int_t)f->local_k, "count", f->count, "stored", f->stored, "runs",
-	                 f->runs, "static");
+	                 f->runs, "static", verdicts);
 }
 
-static json_t *degree_json(const struct plan_degree *d)
+/* Local heads, and the state of one sequence in one layer; null without such layers. */
+static json_t *gdn_json(const struct shape_gdn *g)
 {
+	if (!g->layers) return json_null();
+	return json_pack("{s:i,s:i,s:i,s:[i,i,i],s:s,s:[i,i]}", "layers", g->layers, "k_heads", g->k_heads, "v_heads", g->v_heads, "state", g->v_heads,
+	                 g->k_dim, g->v_dim, "state_dtype", dtype_name(g->state_dtype), "conv_state", g->conv_kernel - 1, g->conv_channels);
+}
+
+static json_t *degree_json(const struct plan *plan, int index)
+{
+	const struct plan_degree *d = &plan->degree[index];
+	const struct shapes *judged = plan->settings->target ? &plan->shapes[index] : NULL;
 	json_t *reasons = json_array(), *families = json_array();
 	for (int i = 0; i < d->reasons; i++) json_array_append_new(reasons, json_string(d->reason[i]));
-	for (int i = 0; i < d->families; i++) json_array_append_new(families, family_json(&d->family[i]));
+	for (int i = 0; i < d->families; i++) json_array_append_new(families, family_json(&d->family[i], plan_target_json(&plan->target, judged, i)));
 	json_t *heads = json_pack("{s:i,s:i,s:i}", "query", d->q_heads, "kv", d->kv_heads, "kv_replicated", d->kv_replicated);
 	json_t *bytes = json_pack("{s:I,s:I,s:I,s:I,s:I,s:I,s:I}", "weights", (json_int_t)weight_bytes(d), "sharded", (json_int_t)d->sharded_bytes, "replicated",
 	                          (json_int_t)d->replicated_bytes, "kv_per_token", (json_int_t)d->kv_per_token, "state_per_sequence",
 	                          (json_int_t)d->state_per_sequence, "scratch", (json_int_t)d->scratch_bytes, "workspace",
 	                          (json_int_t)d->workspace_bytes);
 	json_t *tokens = d->kv_tokens < 0 ? json_null() : json_integer(d->kv_tokens);
-	return json_pack("{s:i,s:b,s:o,s:o,s:o,s:o,s:o}", "world_size", d->world_size, "legal", d->legal, "reasons", reasons, "local_heads", heads,
-	                 "families", families, "bytes", bytes, "kv_tokens", tokens);
+	return json_pack("{s:i,s:b,s:o,s:o,s:o,s:o,s:o,s:o}", "world_size", d->world_size, "legal", d->legal, "reasons", reasons, "local_heads", heads,
+	                 "gdn", gdn_json(&plan->shapes[index].gdn), "families", families, "bytes", bytes, "kv_tokens", tokens);
 }
 
 static enum status print_json(const struct plan *plan, struct error *err)
 {
 	const struct model_config *c = &plan->config;
 	json_t *degrees = json_array();
-	for (int i = 0; i < plan->count; i++) json_array_append_new(degrees, degree_json(&plan->degree[i]));
+	for (int i = 0; i < plan->count; i++) json_array_append_new(degrees, degree_json(plan, i));
 	json_t *object = json_pack("{s:s,s:b,s:s?,s:i,s:i,s:i,s:i,s:i,s:i,s:i,s:i,s:s,s:o}", "model_type", c->model_type, "runs",
 	                           c->cannot_run[0] == 0, "cannot_run", c->cannot_run[0] ? c->cannot_run : NULL, "layers", c->layers,
 	                           "hidden_size", c->hidden_size, "intermediate_size", c->intermediate_size, "query_heads", c->q_heads,
 	                           "kv_heads", c->kv_heads, "head_dim", c->head_dim, "vocab_size", c->vocab_size, "max_position",
 	                           c->max_position, "dtype", dtype_name(c->dtype), "degrees", degrees);
+	if (plan->settings->target && object) json_object_set_new(object, "target", json_string(plan->target.name));
 	return output_json(object, err);
 }
 
@@ -89,14 +104,16 @@ static enum status family_table(const struct plan *plan, struct buf *out, struct
 	return buf_puts(out, "\n", err);
 }
 
-enum plan_line { LINE_LEGAL, LINE_HEADS, LINE_WEIGHTS, LINE_KV, LINE_STATE, LINE_SCRATCH, LINE_WORKSPACE, LINE_TOKENS, LINE_COUNT };
+enum plan_line { LINE_LEGAL, LINE_HEADS, LINE_GDN_HEADS, LINE_GDN_STATE, LINE_WEIGHTS, LINE_KV, LINE_STATE, LINE_SCRATCH, LINE_WORKSPACE, LINE_TOKENS, LINE_COUNT };
 
 static const char *const line_names[LINE_COUNT] = {
-	"legal", "query + KV heads", "weights", "KV a token", "state a sequence", "scratch", "workspace", "KV tokens that fit",
+	"legal", "query + KV heads", "GDN K + V heads", "GDN state, a layer", "weights", "KV a token", "state a sequence", "scratch", "workspace", "KV tokens that fit",
 };
 
-static const char *line_cell(const struct plan_degree *d, enum plan_line line, char text[32])
+static const char *line_cell(const struct plan *plan, int index, enum plan_line line, char text[32])
 {
+	const struct plan_degree *d = &plan->degree[index];
+	const struct shape_gdn *g = &plan->shapes[index].gdn;
 	char bytes[24];
 	if (line != LINE_LEGAL && !d->legal) return "-";
 	uint64_t value = 0;
@@ -104,6 +121,12 @@ static const char *line_cell(const struct plan_degree *d, enum plan_line line, c
 	case LINE_LEGAL: return d->legal ? "yes" : "no";
 	case LINE_HEADS:
 		snprintf(text, 32, d->kv_replicated > 1 ? "%d + %d (1 in %d)" : "%d + %d", d->q_heads, d->kv_heads, d->kv_replicated);
+		return text;
+	case LINE_GDN_HEADS:
+		snprintf(text, 32, "%d + %d", g->k_heads, g->v_heads);
+		return text;
+	case LINE_GDN_STATE:
+		snprintf(text, 32, "%d x %d x %d", g->v_heads, g->k_dim, g->v_dim);
 		return text;
 	case LINE_TOKENS:
 		if (d->kv_tokens < 0) return "-";
@@ -126,10 +149,11 @@ static enum status rank_table(const struct plan *plan, struct buf *out, struct e
 	TRY(buf_printf(out, err, "\n%-20s", "one rank"));
 	for (int d = 0; d < plan->count; d++) TRY(buf_printf(out, err, "%*s", CELL, tp_name(&plan->degree[d], text)));
 	for (int line = 0; line < LINE_COUNT; line++) {
-		if (line == LINE_STATE && !plan->config.gdn.k_heads) continue;
+		bool of_gdn = line == LINE_STATE || line == LINE_GDN_HEADS || line == LINE_GDN_STATE;
+		if (of_gdn && !plan->config.gdn.k_heads) continue;
 		TRY(buf_printf(out, err, "\n%-20s", line_names[line]));
 		for (int d = 0; d < plan->count; d++)
-			TRY(buf_printf(out, err, "%*s", CELL, line_cell(&plan->degree[d], (enum plan_line)line, text)));
+			TRY(buf_printf(out, err, "%*s", CELL, line_cell(plan, d, (enum plan_line)line, text)));
 	}
 	TRY(buf_puts(out, "\n", err));
 	for (int d = 0; d < plan->count; d++)
@@ -149,10 +173,19 @@ static enum status print_table(const struct plan *plan, struct error *err)
 	if (c->cannot_run[0]) TRY_GOTO(buf_printf(&out, err, "planned only: %s\n", c->cannot_run), end);
 	TRY_GOTO(family_table(plan, &out, err), end);
 	TRY_GOTO(rank_table(plan, &out, err), end);
+	if (plan->settings->target) TRY_GOTO(plan_target_table(&plan->target, plan->shapes, plan->count, &out, err), end);
 	st = output_write(out.data, out.size, err);
 end:
 	buf_fini(&out);
 	return st;
+}
+
+static enum status make_shapes(struct plan *plan, struct error *err)
+{
+	plan->shapes = mem_zalloc((size_t)plan->count, sizeof *plan->shapes, "shapes", err);
+	if (!plan->shapes) return STATUS_NO_MEMORY;
+	for (int i = 0; i < plan->count; i++) shapes_of(&plan->shapes[i], &plan->config, &plan->degree[i]);
+	return STATUS_OK;
 }
 
 enum status cmd_plan(const struct settings *settings, struct error *err)
@@ -163,8 +196,8 @@ enum status cmd_plan(const struct settings *settings, struct error *err)
 	struct plan plan = {.settings = settings, .count = settings->degrees.count};
 	const struct device_ops *ops = device_find(settings->device);
 	if (!ops) return FAIL(err, USAGE, "--device '%.40s': not in this build; give one of %s", settings->device, device_names());
-	if (settings->target) return FAIL(err, USAGE, "--target: not in this version, it comes with prescreen; leave it out");
 	if (!plan.count) return FAIL(err, USAGE, "--tp: has no world size; give some such as 1,2,4");
+	if (settings->target) TRY(target_open(&plan.target, settings->target, err));
 	TRY(model_config_load(&plan.config, settings->model, &log, err));
 	plan.degree = mem_zalloc((size_t)plan.count, sizeof *plan.degree, "plan", err);
 	if (!plan.degree) return STATUS_NO_MEMORY;
@@ -173,7 +206,11 @@ enum status cmd_plan(const struct settings *settings, struct error *err)
 	                               .max_rows = settings->prefill_chunk ? settings->prefill_chunk : ops->prefill_chunk,
 	                               .activation = activation, .kv = activation, .partial = activation};
 	for (int i = 0; i < plan.count; i++) plan_degree(&plan.degree[i], &plan.config, settings->degrees.items[i], &options);
-	enum status st = settings->json ? print_json(&plan, err) : print_table(&plan, err);
+	enum status st;
+	TRY_GOTO(make_shapes(&plan, err), end);
+	st = settings->json ? print_json(&plan, err) : print_table(&plan, err);
+end:
+	free(plan.shapes);
 	free(plan.degree);
 	return st;
 }

@@ -56,7 +56,7 @@ static enum status put_families(struct buf *out, struct error *err)
 static const char *kind_of(const struct option *option)
 {
 	bool text = option->type == OPTION_TEXT && option->argument;
-	if (text && (!strcmp(option->argument, "F") || !strcmp(option->argument, "FILE"))) return "files";
+	if (text && (!strcmp(option->argument, "F") || !strcmp(option->argument, "FILE") || !strcmp(option->argument, "NAME|FILE"))) return "files";
 	return text && !strcmp(option->argument, "DIR") ? "folders" : "none";
 }
 

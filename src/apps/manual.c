@@ -22,8 +22,9 @@ static const struct detail {
 	{COMMAND_TOKENIZE, "Reads text on standard input and writes its token ids, or the reverse with --decode.",
 	 "echo hello | tandem tokenize MODEL\necho '[1,2,3]' | tandem tokenize MODEL --decode"},
 	{COMMAND_PLAN, "Says what each rank would hold at each world size, and why a world size is not possible. It reads the config and the headers "
-	               "of the weight files only, so that it can be asked before anything large is downloaded.",
-	 "tandem plan MODEL --tp 1,2,4,8 --device-memory 24GiB"},
+	               "of the weight files only, so that it can be asked before anything large is downloaded. With --target it also says which kernels would be "
+	               "legal there for each rank's shapes; the device need not be present.",
+	 "tandem plan MODEL --tp 1,2,4,8 --device-memory 24GiB\ntandem plan MODEL --tp 2,4 --target gfx936"},
 	{COMMAND_VERIFY, "Runs the same prompts on one rank and on several, and compares logits and greedy tokens. On CPU they must be the same bits.",
 	 "tandem verify MODEL --tp 4"},
 	{COMMAND_BENCH_STEP, "Times decode steps and prefills against the bytes and the arithmetic that they cannot avoid. Nothing else should run on "

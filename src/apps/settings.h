@@ -42,7 +42,7 @@ struct settings {
 
 	const char *out;
 	uint64_t device_memory; /* plan */
-	const char *target;     /* plan: refused */
+	const char *target;     /* plan: judge kernels for this device; NULL: none */
 
 	/* tokenize */
 	bool add_special, decode, jsonl;

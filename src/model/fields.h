@@ -1,4 +1,4 @@
-/* fields.h: typed, strict reading of JSON objects (config.json, index files, safetensors headers) for src/model. Internal.
+/* fields.h: typed, strict reading of JSON objects (config.json, index files, safetensors headers, prescreen's files). Internal.
  *
  * Every getter refuses a value of the wrong type or out of range with one line: file, key, expected, found. Integers must be written
  * as integers: 4096.0, "4096", true and 2^62 are errors, not 4096. Absent and null are the same unless a caller asks.

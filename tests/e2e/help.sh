@@ -5,7 +5,7 @@
 succeeds "help" 5 --help && {
 	cp "$out" "$work/help"
 	for option in prompt prompt-file tokens max-tokens ignore-eos temp top-k top-p min-p repeat-penalty seed tp device devices threads isa \
-		context prefill-chunk kv-block random-weights timeout fault whitelist device-memory host port api-key served-model-name max-running max-queue max-body kv-tokens drain \
+		context prefill-chunk kv-block random-weights timeout fault whitelist device-memory target host port api-key served-model-name max-running max-queue max-body kv-tokens drain \
 		on-failure defaults sse-comments cors-origin requests rate concurrency input-len output-len lengths endpoint vocab token-ids goodput server batch steps prefill repeat rows hidden json out verbose; do
 		grep -Eq -- "--$option( |\$)" "$work/help" && ok "help lists --$option" || not_ok "help lists --$option" "it does not"
 	done
@@ -41,7 +41,8 @@ refuses "--tokens 1,x" 2 "item 2, 'x'" run "$m" --tokens 1,x
 refuses "unknown option" 2 'did you mean --threads' run "$m" --thread 2
 refuses "option of another command" 2 'not an option of' plan "$m" --temp 1
 refuses "option before the command" 2 'after the command' --tp 2 run "$m"
-refuses "plan --target" 2 'prescreen' plan "$m" --target h200
+refuses "plan --target that is none" 2 'gfx936, gfx90a, gfx942, h200, a100, cpu' plan "$m" --target h300
+refuses "plan --target, file missing" 3 'nofile.json' plan "$m" --target "$work/nofile.json"
 refuses "prompt in two ways" 2 'two ways' run "$m" -p a --tokens 1
 refuses "no prompt" 2 'prompt: missing' run "$m"
 refuses "whitelist" 2 'prescreen' run "$m" --tokens 1 --json --whitelist x

@@ -26,6 +26,23 @@ succeeds "plan" 5 plan "$m" --json --device-memory 1GiB && {
 	equal "plan: a shape" local "$(json "$out" degrees 1 families 0 local | tr -d '[]')" "64,64"
 	[ "$(json "$out" degrees 0 kv_tokens)" -gt 0 ] && ok "plan: kv_tokens" || not_ok "plan: kv_tokens" "$(json "$out" degrees 0 kv_tokens)"
 }
+hybrid=tests/data/plan/qwen3.5-27b
+succeeds "plan --target" 5 plan "$hybrid" --target gfx936 --tp 2,4 --json && {
+	at=0
+	while [ "$at" -lt 48 ] && [ "$(json "$out" degrees 0 families $at family)" != "mlp down" ]; do at=$((at + 1)); done
+	for expected in "0 threads 1088 > 1024" "1 all 576 of 1024 threads"; do
+		degree=${expected%% *}
+		found="$degree $(json "$out" degrees "$degree" families $at static 0 rule) $(json "$out" degrees "$degree" families $at static 0 detail)"
+		equal "plan --target: mlp down" verdict "${found:0:${#expected}}" "$expected"
+	done
+}
+succeeds "plan --target, table" 5 plan "$hybrid" --target tests/data/target/example.json --tp 2,3 &&
+	{ grep -q '^gemv_llmm1: illegal: threads: 1088 > 1024 (TP2 mlp down)$' "$out" && ok "plan --target, table" || not_ok "plan --target, table" "no 1088"; }
+succeeds "no --target" 5 plan "$hybrid" --tp 2 --json && {
+	equal "plan: state of a GDN layer" state "$(json "$out" degrees 0 gdn state | tr -d '[]')" "24,128,128"
+	equal "plan: state of a GDN convolution" conv_state "$(json "$out" degrees 0 gdn conv_state | tr -d '[]')" "3,5120"
+	grep -q '"kernel"' "$out" && not_ok "no --target" "verdicts" || ok "no --target"
+}
 succeeds "plan table" 5 plan "$m" --tp 1,2 && { grep -q TP2 "$out" && ok "plan table" || not_ok "plan table" "no TP2"; }
 
 huge=4611686018427387904

@@ -1,0 +1,54 @@
+#include "prescreen/shapes.h"
+
+#include <string.h>
+
+const struct shape_class shapes_class[SHAPES_CLASSES] = {
+	{"decode", 1},    {"decode", 2},     {"decode", 4},     {"decode", 8},     {"decode", 16},
+	{"prefill", 512}, {"prefill", 1024}, {"prefill", 2048}, {"prefill", 4096}, {"prefill", 8192},
+};
+
+static bool has_bias(const struct model_config *c, const char *family)
+{
+	if (strcmp(family, "attn qkv") == 0) return c->qkv_bias;
+	if (strcmp(family, "attn o") == 0) return c->o_bias;
+	return c->mlp_bias && strncmp(family, "mlp ", 4) == 0;
+}
+
+static void add_families(struct shapes *out, const struct model_config *c, const struct plan_degree *d)
+{
+	for (int i = 0; i < d->families; i++) {
+		const struct plan_family *f = &d->family[i];
+		if (!f->runs) continue;
+		out->family[out->families++] = (struct shape_family){.family = f->family, .kind = f->kind, .n = f->local_n, .k = f->local_k,
+		                                                     .count = f->count, .bias = has_bias(c, f->family), .plan_index = i};
+	}
+}
+
+static struct shape_gdn gdn_of(const struct model_config *c, const struct plan_degree *d, int layers)
+{
+	struct shape_gdn g = {.layers = layers, .k_heads = d->gdn_k_heads, .v_heads = d->gdn_v_heads, .k_dim = c->gdn.k_dim, .v_dim = c->gdn.v_dim,
+	                      .conv_kernel = c->gdn.conv_kernel, .state_dtype = c->gdn.state_dtype};
+	g.conv_channels = 2 * g.k_heads * g.k_dim + g.v_heads * g.v_dim;
+	g.state_bytes = (uint64_t)(g.conv_kernel - 1) * (uint64_t)g.conv_channels * dtype_bytes(c->dtype) +
+	                (uint64_t)g.v_heads * (uint64_t)g.k_dim * (uint64_t)g.v_dim * dtype_bytes(g.state_dtype);
+	return g;
+}
+
+void shapes_of(struct shapes *out, const struct model_config *config, const struct plan_degree *degree)
+{
+	int gdn = 0;
+	*out = (struct shapes){.world_size = degree->world_size, .legal = degree->legal, .dtype = config->dtype};
+	if (!degree->legal) return;
+	for (int i = 0; i < config->layers; i++) gdn += config->layer_kind[i] == LAYER_GDN;
+	add_families(out, config, degree);
+	if (gdn < config->layers)
+		out->attention = (struct shape_attention){.layers = config->layers - gdn, .q_heads = degree->q_heads, .kv_heads = degree->kv_heads,
+		                                          .kv_replicated = degree->kv_replicated, .head_dim = config->head_dim};
+	if (gdn) out->gdn = gdn_of(config, degree, gdn);
+}
+
+struct linear_shape shapes_linear(const struct shapes *shapes, int f, int c)
+{
+	const struct shape_family *family = &shapes->family[f];
+	return (struct linear_shape){.n = family->n, .k = family->k, .m = shapes_class[c].m, .dtype = shapes->dtype, .bias = family->bias};
+}
