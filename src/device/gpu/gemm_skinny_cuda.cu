@@ -8,11 +8,9 @@
  * Why not: a copy for each row or slice (a copy takes a multiprocessor about 50 ns whatever its size); a smaller ring, so that two kernels fit; tiles of 64 and
  * 128 rows; clusters of blocks that share K; 64 rows of x, where the library is faster. All measured, docs/MEASUREMENTS.md.
  */
-#include <cuda.h>
-
-#include "device/gpu/gpu.h"
 #include "device/gpu/linear_device.h"
 #include "device/gpu/skinny.h"
+#include "device/gpu/wide_cuda.h"
 
 #define CONSUMERS 8                    /* warps */
 #define THREADS (32 * (CONSUMERS + 1)) /* the last warp is the producer */
@@ -22,42 +20,8 @@
 #define RESIDENT_MAX_ROWS 1 /* rows of x that a block normalises for itself, */
 #define RESIDENT_MAX_K 8192 /* and inputs */
 
-/* ---- PTX */
+/* ---- tensor copies of this layout */
 
-GPU_DEVICE uint32_t shared_address(const void *p)
-{
-	return (uint32_t)__cvta_generic_to_shared(p);
-}
-GPU_DEVICE void barrier_init(uint32_t barrier, uint32_t count)
-{
-	asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(count) : "memory");
-}
-GPU_DEVICE void barrier_expect(uint32_t barrier, uint32_t bytes)
-{
-	asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
-}
-GPU_DEVICE void barrier_arrive(uint32_t barrier)
-{
-	asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
-}
-GPU_DEVICE void barrier_wait(uint32_t barrier, uint32_t parity)
-{
-	asm volatile("{\n"
-	             ".reg .pred p;\n"
-	             "again:\n"
-	             "mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n"
-	             "@p bra done;\n"
-	             "bra again;\n"
-	             "done:\n"
-	             "}" ::"r"(barrier),
-	             "r"(parity)
-	             : "memory");
-}
-/* What this thread has read of shared memory has arrived: a copy may overwrite it. An arrival alone does not wait for a matrix load that is under way. */
-GPU_DEVICE void fence_copies(void)
-{
-	asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-}
 /* The box of `map` at row `row` and slice `slice` to shared memory; outside the tensor: zeros. */
 GPU_DEVICE void copy_box(uint32_t to, const CUtensorMap *map, int row, int slice, uint32_t barrier)
 {
@@ -82,26 +46,6 @@ GPU_DEVICE void copy_pair_stream(uint32_t to, const CUtensorMap *map, int row, i
 GPU_DEVICE void consumer_sync(void)
 {
 	asm volatile("bar.sync 1, 256;" ::: "memory");
-}
-/* Four 8 x 8 matrices of 16-bit elements; lane l has the address of row l % 8 of matrix l / 8. */
-GPU_DEVICE uint4 load_matrices(uint32_t address)
-{
-	uint4 v;
-	asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(address) : "memory");
-	return v;
-}
-template <typename T> GPU_TEMPLATE void mma(float c[4], uint4 a, uint32_t b0, uint32_t b1);
-template <> GPU_TEMPLATE void mma<bf16>(float c[4], uint4 a, uint32_t b0, uint32_t b1)
-{
-	asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-	             : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-	             : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b0), "r"(b1));
-}
-template <> GPU_TEMPLATE void mma<f16>(float c[4], uint4 a, uint32_t b0, uint32_t b1)
-{
-	asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-	             : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-	             : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b0), "r"(b1));
 }
 
 /* ---- the plan of a launch */
@@ -246,13 +190,15 @@ GPU_TEMPLATE void multiply(float acc[GROUPS][MT][4], const lane_matrix &w, const
 {
 	GPU_UNROLL for (int i = 0; i < STEPS / CONSUMERS; i++) {
 		const int step = i * CONSUMERS + warp;
-		uint4 b[MT];
-		GPU_UNROLL for (int t = 0; t < MT; t++) b[t] = load_matrices(chunk_at(x, step * 4) + t * 8 * SLICE * 2);
+		uint32_t b[MT][4];
+		GPU_UNROLL for (int t = 0; t < MT; t++) tensor_load4(b[t], chunk_at(x, step * 4) + t * 8 * SLICE * 2);
 		GPU_UNROLL for (int g = 0; g < GROUPS; g++) {
-			const uint4 lo = load_matrices(chunk_at(w, step * 4) + g * 16 * SLICE * 2), hi = load_matrices(chunk_at(w, step * 4 + 2) + g * 16 * SLICE * 2);
+			uint32_t lo[4], hi[4];
+			tensor_load4(lo, chunk_at(w, step * 4) + g * 16 * SLICE * 2);
+			tensor_load4(hi, chunk_at(w, step * 4 + 2) + g * 16 * SLICE * 2);
 			GPU_UNROLL for (int t = 0; t < MT; t++) {
-				mma<T>(acc[g][t], lo, b[t].x, b[t].y);
-				mma<T>(acc[g][t], hi, b[t].z, b[t].w);
+				tensor_mma<T>(acc[g][t], lo, b[t][0], b[t][1]);
+				tensor_mma<T>(acc[g][t], hi, b[t][2], b[t][3]);
 			}
 		}
 	}
@@ -318,10 +264,10 @@ template <typename T, int MT, int R, int KC> GPU_TEMPLATE void consume(const ski
 		float acc[R / 16][MT][4] = {};
 		for (int chunk = 0; chunk < plan.chunks; chunk++) {
 			w.base = s.ring + stage * plan.stage_bytes;
-			x.base = resident ? shared_address(shared + plan.resident_at) + x_row * plan.resident_pitch + chunk * KC * 2 : w.base + R * KC * 2;
+			x.base = resident ? tensor_shared_address(shared + plan.resident_at) + x_row * plan.resident_pitch + chunk * KC * 2 : w.base + R * KC * 2;
 			barrier_wait(s.full + 8 * stage, parity);
 			multiply<T, MT, R / 16, KC / 32>(acc, w, x, warp);
-			fence_copies();
+			wide_publish(); /* the loads have arrived: an arrival alone does not wait for one that is under way, and a copy may follow */
 			__syncwarp();
 			if (lane == 0) barrier_arrive(s.empty + 8 * stage);
 			if (++stage == plan.stages) stage = 0, parity ^= 1;
@@ -338,13 +284,13 @@ template <typename T, int MT, int R, int KC> GPU_TEMPLATE void consume(const ski
 template <typename T, int MT, int R, int KC> __global__ void __launch_bounds__(THREADS, 1) skinny_kernel(const __grid_constant__ skinny_plan plan)
 {
 	extern __shared__ __align__(1024) unsigned char skinny_shared[];
-	const uint32_t barriers = shared_address(skinny_shared);
+	const uint32_t barriers = tensor_shared_address(skinny_shared);
 	producer_state s = {barriers + BARRIER_BYTES, barriers, barriers + 8 * MAX_STAGES, 0};
 	if (threadIdx.x == CONSUMERS * 32) {
 		asm volatile("prefetch.tensormap [%0];" ::"l"(&plan.w) : "memory");
 		if (!plan.problem.norm.x) asm volatile("prefetch.tensormap [%0];" ::"l"(&plan.x) : "memory");
 		for (int i = 0; i < plan.stages; i++) barrier_init(s.full + 8 * i, 1), barrier_init(s.empty + 8 * i, CONSUMERS);
-		asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+		barrier_init_done();
 	}
 	__syncthreads();
 	if (threadIdx.x / 32 < CONSUMERS) {

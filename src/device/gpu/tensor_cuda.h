@@ -1,4 +1,4 @@
-/* tensor_cuda.h: the tensor core and copy instructions that the *_cuda.cu kernels of attention use. Layouts of fragments are those of the PTX
+/* tensor_cuda.h: the tensor core and copy instructions of the *_cuda.cu kernels. Layouts of fragments are those of the PTX
  * manual for m16n8k16: with g = lane / 4 and c = lane % 4, A[4] = (row g | g+8, columns 2c,2c+1 | 2c+8,2c+9) in the order (g,lo) (g+8,lo) (g,hi)
  * (g+8,hi); B[2] = (rows 2c,2c+1 | 2c+8,2c+9, column g); C[4] = (g, 2c) (g, 2c+1) (g+8, 2c) (g+8, 2c+1).
  */
