@@ -83,7 +83,7 @@ static enum status read_region(struct rank *rank, const struct weight *w, const 
 			TRY_GOTO(vt->linear_put(rank->stream, place->linear, place->n0 + (int)at, (int)n, data, stride, err), out);
 		else TRY_GOTO(vt->vector_put(rank->stream, place->vector, data, tensor.dtype, (int)n, err), out);
 		/* the source's memory is the window's: the stream must be through with it before it goes */
-		TRY_GOTO(vt->stream_sync(rank->stream, UINT64_MAX, group_abort_flag(rank->group), err), out);
+		TRY_GOTO(vt->stream_sync(rank->stream, group_deadline(rank->group), group_abort_flag(rank->group), err), out);
 		source_done(rank->model->source, &tensor, row + at, n);
 		atomic_fetch_add_explicit(&rank->loaded_bytes, (uint64_t)n * row_bytes, memory_order_relaxed);
 		atomic_fetch_add_explicit(&rank->heartbeat, 1, memory_order_relaxed);
@@ -303,7 +303,7 @@ static enum status bring_all(struct rank *rank, struct rank *const *ranks, struc
 	uint64_t seq = 0;
 	TRY(bring_outer(rank, ranks, &seq, err));
 	for (int layer = 0; layer < rank->model->config.layers; layer++) TRY(bring_layer(rank, ranks, layer, &seq, err));
-	return rank->device->vt->stream_sync(rank->stream, UINT64_MAX, group_abort_flag(rank->group), err);
+	return rank->device->vt->stream_sync(rank->stream, group_deadline(rank->group), group_abort_flag(rank->group), err);
 }
 
 enum status loader_read(struct rank *rank, struct error *err)

@@ -160,7 +160,7 @@ static enum status prepare_rope(struct rank *rank, struct error *err)
 		for (int i = 0; i < n; i++) rope_row(table, at + i, chunk + (size_t)i * row);
 		TRY_GOTO(rank->device->vt->copy(rank->stream, rank->buffers.rope + (size_t)at * row, chunk, (size_t)n * row * sizeof *chunk, COPY_TO_DEVICE,
 		                                err), out);
-		TRY_GOTO(rank->device->vt->stream_sync(rank->stream, UINT64_MAX, group_abort_flag(rank->group), err), out);
+		TRY_GOTO(rank->device->vt->stream_sync(rank->stream, group_deadline(rank->group), group_abort_flag(rank->group), err), out);
 	}
 out:
 	free(chunk);
