@@ -70,6 +70,12 @@ enum status comm_check_options(const struct comm_options *options, int world_siz
 	return STATUS_OK;
 }
 
+enum status comm_check_rows(int rows, int max_rows, struct error *err)
+{
+	if (rows >= 1 && rows <= max_rows) return STATUS_OK;
+	return FAIL(err, BAD_INPUT, "all_reduce: %d rows; expected 1..%d", rows, max_rows);
+}
+
 void comm_split_tree(struct sum_split *split, int tree_leaves, int rank, int world_size)
 {
 	const int leaves = tree_leaves / world_size;
@@ -94,8 +100,8 @@ static enum status solo_partial(struct comm *comm, int rows, struct tensor *out,
 	struct error why = {0};
 	if (!solo->scratch)
 		return comm_settle(comm, FAIL(&why, BAD_INPUT, "all_reduce: %d rows: one rank alone has none; its linears accumulate", rows), &why, err);
-	if (rows < 1 || rows > solo->max_rows)
-		return comm_settle(comm, FAIL(&why, BAD_INPUT, "all_reduce: %d rows; expected 1..%d", rows, solo->max_rows), &why, err);
+	enum status st = comm_check_rows(rows, solo->max_rows, &why);
+	if (st != STATUS_OK) return comm_settle(comm, st, &why, err);
 	*out = tensor_view(solo->scratch, DTYPE_F32, TENSOR_PARTIAL, rows, solo->cols);
 	return STATUS_OK;
 }

@@ -68,8 +68,7 @@ static enum status check_stream(const struct host_comm *host, const struct strea
 static enum status give_partial(struct host_comm *host, int rows, struct tensor *out, struct error *err)
 {
 	const struct place *mine = &host->places[host->base.rank];
-	if (rows < 1 || rows > mine->options.max_rows)
-		return FAIL(err, BAD_INPUT, "all_reduce: %d rows; expected 1..%d", rows, mine->options.max_rows);
+	TRY(comm_check_rows(rows, mine->options.max_rows, err));
 	*out = tensor_view(mine->scratch[host->uses % 2], DTYPE_F32, TENSOR_PARTIAL, rows, mine->options.cols);
 	out->slots = mine->spans;
 	host->partial_rows = rows;

@@ -36,6 +36,8 @@ enum status comm_settle(struct comm *comm, enum status st, const struct error *w
 enum status comm_barrier(struct comm *comm, struct error *err);
 /* BAD_INPUT: sizes or tree that cannot be. */
 enum status comm_check_options(const struct comm_options *options, int world_size, struct error *err) NODISCARD;
+/* BAD_INPUT: an all-reduce of so many rows has no scratch. */
+enum status comm_check_rows(int rows, int max_rows, struct error *err) NODISCARD;
 /* This rank's part of the tree. */
 void comm_split_tree(struct sum_split *split, int tree_leaves, int rank, int world_size);
 

@@ -63,14 +63,6 @@ struct stream_options {
 	bool invariant;   /* results must not depend on the world size (CPU: they never do) */
 };
 
-/* Elements [row, row + rows) x [col, col + cols) of a random tensor (model/source.h says what they are), made on the device. */
-struct random_region {
-	uint64_t seed, stream;
-	int64_t row, rows, col, cols;
-	float offset, scale;
-	enum dtype dtype;
-};
-
 enum copy_kind { COPY_TO_DEVICE, COPY_TO_HOST, COPY_ON_DEVICE };
 
 struct device_ops {

@@ -69,6 +69,14 @@ struct step_rows {
 	int max_seq_rows; /* host copy of the largest row count of a sequence */
 };
 
+/* Elements [row, row + rows) x [col, col + cols) of a random tensor (model/source.h says what they are), made on the device. */
+struct random_region {
+	uint64_t seed, stream;
+	int64_t row, rows, col, cols;
+	float offset, scale;
+	enum dtype dtype;
+};
+
 /* out[t] = table[token[t]] widened to f32. */
 struct embed_args {
 	const struct linear_weight *table;

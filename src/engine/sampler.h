@@ -14,6 +14,7 @@
 #include "base/status.h"
 
 #define SAMPLER_MAX_LOGPROBS 20
+#define SAMPLER_GREEDY_BELOW 1e-5 /* temperature: so near 0 that only the likeliest token could come */
 
 struct sampler_params {
 	double temperature; /* 0: greedy */

@@ -6,13 +6,13 @@
 
 #include "base/mem.h"
 #include "base/rng.h"
+#include "engine/sampler.h"
 #include "serve/unsupported.h"
 
 #define COUNT(a) ((int)(sizeof(a) / sizeof((a)[0])))
 #define AT(field) .offset = offsetof(struct request, field)
 #define BOTH (ENDPOINT_COMPLETIONS | ENDPOINT_CHAT)
 #define TINY 1e-300 /* in place of a top_p of 0: only the likeliest token stays */
-#define GREEDY_BELOW 1e-5
 #define BIAS_MAX 100
 
 static const struct field table[] = {
@@ -81,7 +81,7 @@ static void set_defaults(struct request *q, enum endpoint endpoint, const struct
 /* So near 0 that only the likeliest token could come: greedy, and nothing is left to filter. */
 static void settle_sampling(struct request *q)
 {
-	if (q->temperature < GREEDY_BELOW) {
+	if (q->temperature < SAMPLER_GREEDY_BELOW) {
 		q->temperature = 0;
 		q->top_p = 1;
 		q->top_k = 0;

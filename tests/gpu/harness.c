@@ -216,9 +216,9 @@ void *gpu_random_room(struct gpu_check *c, enum dtype dtype, size_t n, float sca
 	enum { COLS = 4096 };
 	size_t rows = (n + COLS - 1) / COLS;
 	void *out = place(c, p, rows * COLS * dtype_bytes(dtype));
-	struct gpu_random_args args = {.out = out, .dtype = dtype, .seed = c->seed, .stream = (uint64_t)(uintptr_t)p, .rows = (int64_t)rows, .cols = COLS,
+	struct random_region region = {.dtype = dtype, .seed = c->seed, .stream = (uint64_t)(uintptr_t)p, .rows = (int64_t)rows, .cols = COLS,
 	                               .scale = scale * 1.7320508f / 32768};
-	gpu_ok(c, gpu_random_rows(c->stream, &args, &c->err));
+	gpu_ok(c, gpu_random_rows(c->stream, out, &region, &c->err));
 	return out;
 }
 

@@ -102,7 +102,7 @@ static struct p2p_view view_for(const struct p2p_comm *p, enum collective_op op,
 
 static enum status give_partial(struct p2p_comm *p, int rows, struct tensor *out, struct error *err)
 {
-	if (rows < 1 || rows > p->place.max_rows) return FAIL(err, BAD_INPUT, "all_reduce: %d rows; expected 1..%d", rows, p->place.max_rows);
+	TRY(comm_check_rows(rows, p->place.max_rows, err));
 	*out = tensor_view(p->place.partial, partial_dtype(p), TENSOR_PARTIAL, rows, p->place.cols);
 	out->row_stride = p->stride;
 	out->slots = p->base.split.spans;

@@ -135,7 +135,7 @@ static int xccl_type(enum dtype dtype)
 
 static enum status give_partial(struct xccl_comm *x, int rows, struct tensor *out, struct error *err)
 {
-	if (rows < 1 || rows > x->options.max_rows) return FAIL(err, BAD_INPUT, "all_reduce: %d rows; expected 1..%d", rows, x->options.max_rows);
+	TRY(comm_check_rows(rows, x->options.max_rows, err));
 	*out = tensor_view(x->partial, x->options.dtype, TENSOR_PARTIAL, rows, x->options.cols);
 	out->row_stride = x->stride;
 	out->slot_stride = rows * x->stride;

@@ -28,7 +28,7 @@ GPU_DEVICE uint32_t mix32(uint32_t x)
 
 /* Block: rows blockIdx.x, + gridDim.x, …; thread: columns threadIdx.x, + 256, …, one store each, so that any width and alignment will
  * do. Bound: the bytes written; at 16 bits a store it reaches a good part of that, which is 20 ms for 16 GB. */
-template <typename T> GPU_KERNEL(RANDOM_THREADS) random_kernel(T *out, gpu_random_args a)
+template <typename T> GPU_KERNEL(RANDOM_THREADS) random_kernel(T *out, random_region a)
 {
 	gpu_wait_previous();
 	gpu_start_next();
@@ -43,20 +43,20 @@ template <typename T> GPU_KERNEL(RANDOM_THREADS) random_kernel(T *out, gpu_rando
 	}
 }
 
-template <typename T> static enum status random_launch(const struct gpu_context *context, const struct gpu_random_args *a, struct error *err)
+template <typename T> static enum status random_launch(const struct gpu_context *context, void *out, const struct random_region *a, struct error *err)
 {
 	const unsigned blocks = (unsigned)(a->rows < RANDOM_MAX_BLOCKS ? a->rows : RANDOM_MAX_BLOCKS);
-	return gpu_check(GPU_LAUNCH(random_kernel<T>, dim3(blocks), dim3(RANDOM_THREADS), 0, context->stream, (T *)a->out, *a), "random weights", err);
+	return gpu_check(GPU_LAUNCH(random_kernel<T>, dim3(blocks), dim3(RANDOM_THREADS), 0, context->stream, (T *)out, *a), "random weights", err);
 }
 
-enum status gpu_random_rows(struct stream *stream, const struct gpu_random_args *args, struct error *err)
+enum status gpu_random_rows(struct stream *stream, void *out, const struct random_region *region, struct error *err)
 {
 	const struct gpu_context *context = gpu_context(stream);
-	if (args->rows <= 0 || args->cols <= 0) return STATUS_OK;
-	switch (args->dtype) {
-	case DTYPE_F32: return random_launch<float>(context, args, err);
-	case DTYPE_F16: return random_launch<f16>(context, args, err);
-	case DTYPE_BF16: return random_launch<bf16>(context, args, err);
-	default: return FAIL(err, UNSUPPORTED, "random weights of type %s", dtype_name(args->dtype));
+	if (region->rows <= 0 || region->cols <= 0) return STATUS_OK;
+	switch (region->dtype) {
+	case DTYPE_F32: return random_launch<float>(context, out, region, err);
+	case DTYPE_F16: return random_launch<f16>(context, out, region, err);
+	case DTYPE_BF16: return random_launch<bf16>(context, out, region, err);
+	default: return FAIL(err, UNSUPPORTED, "random weights of type %s", dtype_name(region->dtype));
 	}
 }

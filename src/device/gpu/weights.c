@@ -118,11 +118,7 @@ enum status gpu_linear_random(struct stream *stream, const struct linear_weight 
 		return FAIL(err, BAD_INPUT, "linear_random: %lld columns of %s for a weight of %d of %s", (long long)region->cols, dtype_name(region->dtype),
 		            w->k, dtype_name(w->dtype));
 	char *dst = (char *)w->data + gpu_linear_bytes(w->dtype, n0, w->k);
-	return gpu_random_rows(stream,
-	                       &(struct gpu_random_args){.out = dst, .dtype = w->dtype, .seed = region->seed, .stream = region->stream,
-	                                                 .row = region->row, .rows = region->rows, .col = region->col, .cols = region->cols,
-	                                                 .offset = region->offset, .scale = region->scale},
-	                       err);
+	return gpu_random_rows(stream, dst, region, err);
 }
 
 static float widened(const char *src, enum dtype dtype, int i)
