@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# The layers of src/, and headers that stand alone. Ends with "N passed, N failed"; each offence is a line file:line: why.
+# The layers of src/, headers that stand alone, waits that end. Ends with "N passed, N failed"; each offence is a line file:line: why.
 #   1. Each #include in a folder of src/ names only folders that its line in `allowed` below lists. A folder that is not in the table,
 #      a path with "..", and a header without a folder (but for tandem.h above the engine) are offences too.
 #   2. Every header of src/ and include/ compiles alone as C17; tandem.h and what .cu files include or may include, as C++17 (device code only so).
+#   3. No wait (a call of stream_sync or wait_change and its kin) is given UINT64_MAX for a deadline (C2).
 # Usage: tests/layers.sh [ROOT]. Before it judges ROOT (the repository), it must find offences planted in trees of its own.
 set -u
 cd "$(dirname "$0")/.." || exit 2
@@ -106,6 +107,11 @@ $header
 	done < <(cd "$tree" && find src include -name '*.h' 2>/dev/null | sort)
 }
 
+# Offences of rule 3 in the tree $1.
+waits() {
+	(cd "$1" && grep -rnE '(stream_sync|wait_change[a-z_]*)\(.*UINT64_MAX' src | sed -E 's/^([^:]*:[0-9]+):.*/\1: a wait without a deadline/')
+}
+
 verdict() { # TEXT OFFENCES
 	if [ -z "$2" ]; then
 		passed=$((passed + 1))
@@ -149,7 +155,10 @@ planted headers src/base/needy.h 1 'size_t needs_a_header(void);\n'
 planted headers src/device/gpu/seen.h 1 'struct seen { int class; };\n'
 planted headers src/device/view.h 1 'struct view { int class; int *restrict p; };\n'
 
+planted waits src/engine/a.c 2 '\nst = vt->stream_sync(stream, UINT64_MAX, flag, err);\n'
+
 verdict "every include of src/ goes up the table" "$(includes "$root")"
 verdict "every header stands alone ($(cd "$root" && find src include -name '*.h' | wc -l))" "$(headers "$root")"
+verdict "every wait has a deadline" "$(waits "$root")"
 echo "$passed passed, $failed failed"
 [ "$failed" -eq 0 ]
