@@ -19,7 +19,19 @@ struct hidden {
 	struct tensor x; /* [T,H] f32 */
 	struct tensor h; /* [T,H] memory for the norm */
 	bool normed;     /* the collective that made x has made h too */
+	bool carries;    /* sums over ranks are carried by the ops around them, but for the last */
+	struct tensor other; /* where the next carried sum goes: it cannot replace x while some still read it */
+	const struct carried_sum *sum; /* on its way: x lacks it; NULL: none */
 };
+
+/* The norm that an op makes of x, which takes in a sum that is on its way. */
+static struct norm_input norm_of(const struct rank *rank, struct hidden *s, const float *weight)
+{
+	const struct norm_input in = {.x = s->x, .weight = weight, .eps = rank->model->config.rms_eps, .h = s->h, .done = s->normed, .receive = s->sum, .sum = s->other};
+	if (s->sum) s->other = s->x, s->x = in.sum;
+	s->sum = NULL;
+	return in;
+}
 
 static enum status norm(struct rank *rank, struct hidden *s, const float *weight, struct error *err)
 {
@@ -53,7 +65,9 @@ static enum status row_parallel(struct rank *rank, struct tensor in, const struc
 		return STATUS_OK;
 	}
 	TRY(COMM(rank->comm, partial, s->x.rows, &partial, err));
-	RUN(linear, {.x = in, .weight = &weight->part[0], .split = &rank->comm->split, .y = partial});
+	if (s->carries && next_norm) TRY(COMM(rank->comm, carry, rank->stream, &partial, bias, &s->sum, err));
+	RUN(linear, {.x = in, .weight = &weight->part[0], .split = &rank->comm->split, .y = partial, .send = s->sum});
+	if (s->sum) return STATUS_OK;
 	struct all_reduce_args sum = {.partial = partial, .x = s->x, .add_residual = true, .bias = bias};
 	if (next_norm && rank->comm->vt->norms && s->x.rows >= NORM_BEHIND_SUM_ROWS) {
 		sum.norm_weight = next_norm;
@@ -77,7 +91,7 @@ static enum status attention_in(struct rank *rank, int layer, struct hidden *s, 
 	struct tensor v = tensor_columns(&qkv, shape.q_cols + shape.kv_cols, shape.kv_cols);
 
 	if (FUSED(attention_in, &w->qkv)) {
-		RUN(attention_in, {.in = {.x = s->x, .weight = w->input_norm, .eps = c->rms_eps, .h = s->h, .done = s->normed},
+		RUN(attention_in, {.in = norm_of(rank, s, w->input_norm),
 		                   .weight = &w->qkv.part[0], .bias = w->qkv_bias, .q_norm = w->q_norm, .k_norm = w->k_norm, .q_heads = shape.q_heads,
 		                   .kv_heads = shape.kv_heads, .head_dim = c->head_dim, .rotary_dim = c->rotary_dim, .rows = &rank->rows,
 		                   .cache = &rank->cache, .layer = layer, .qkv = qkv});
@@ -120,7 +134,7 @@ static enum status mlp_block(struct rank *rank, int layer, struct hidden *s, str
 	struct tensor act = tensor_view(rank->buffers.act, rank->activation, TENSOR_SHARDED, rows, inner);
 
 	if (FUSED(mlp_in, &w->gate_up)) {
-		RUN(mlp_in, {.in = {.x = s->x, .weight = w->post_norm, .eps = c->rms_eps, .h = s->h, .done = s->normed},
+		RUN(mlp_in, {.in = norm_of(rank, s, w->post_norm),
 		             .weight = &w->gate_up.part[0], .bias = w->gate_up_bias, .gate_up = gate_up, .out = act});
 	} else {
 		TRY(norm(rank, s, w->post_norm, err));
@@ -130,12 +144,25 @@ static enum status mlp_block(struct rank *rank, int layer, struct hidden *s, str
 	return row_parallel(rank, act, &w->down, w->down_bias, s, layer + 1 < c->layers ? w[1].input_norm : NULL, err);
 }
 
+/* Both ops that read norms must be the back end's own: they receive. */
+static bool carries_sums(const struct rank *rank, int rows)
+{
+	const struct op_table *ops = &rank->stream->vt->ops;
+	if (rank->adds || rows > rank->comm->carried_rows || rows > rank_limits(&rank->options).max_outputs || !ops->attention_in || !ops->mlp_in) return false;
+	for (int layer = 0; layer < rank->model->config.layers; layer++)
+		if (rank->weights.layers[layer].qkv.parts > 1 || rank->weights.layers[layer].gate_up.parts > 1) return false;
+	return true;
+}
+
 enum status forward_layers(struct rank *rank, struct error *err)
 {
 	const struct model_config *c = &rank->model->config;
 	const int rows = rank->rows.rows;
 	struct hidden s = {.x = tensor_view(rank->buffers.x, DTYPE_F32, TENSOR_REPLICATED, rows, c->hidden_size),
 	                   .h = tensor_view(rank->buffers.h, rank->activation, TENSOR_REPLICATED, rows, c->hidden_size)};
+	/* An odd number of sums is carried, 2 layers - 1, each into the other memory: the last one must end in buffers.x. head_x is free until the head. */
+	s.carries = carries_sums(rank, rows);
+	if (s.carries) s.other = s.x, s.x = tensor_view(rank->buffers.head_x, DTYPE_F32, TENSOR_REPLICATED, rows, c->hidden_size);
 	struct tensor angles = tensor_view(rank->buffers.cos_sin, DTYPE_F32, TENSOR_REPLICATED, rows, c->rotary_dim);
 	struct tensor all_angles = tensor_view(rank->buffers.rope, DTYPE_F32, TENSOR_REPLICATED, rank->options.max_context, c->rotary_dim);
 

@@ -58,6 +58,7 @@ struct world_sum {
 	uint64_t g; /* what the numbers are made from */
 	int rows, pad; /* pad: columns between the rows of x */
 	bool bias, add, norm;
+	bool carry; /* by its two halves as kernels of their own, where the comm offers that for so many rows; `add` is meant then */
 };
 struct world_buffers { /* pinned host memory, until the stream is done */
 	struct world_rank *rank; /* NULL: none */

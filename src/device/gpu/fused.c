@@ -3,10 +3,12 @@
 #include "device/gpu/qkv.h"
 #include "device/gpu/skinny.h"
 
+/* h, and the sum before it, by kernels of their own. */
 static enum status make_norm(struct stream *stream, const struct norm_input *in, struct error *err)
 {
 	if (in->done) return STATUS_OK;
-	return gpu_rms_norm(stream, &(struct rms_norm_args){.x = in->x, .weight = in->weight, .eps = in->eps, .out = in->h}, err);
+	if (in->receive) TRY(carried_receive(gpu_context(stream), in->receive, &in->x, &in->sum, err));
+	return gpu_rms_norm(stream, &(struct rms_norm_args){.x = in->receive ? in->sum : in->x, .weight = in->weight, .eps = in->eps, .out = in->h}, err);
 }
 
 /* The rows of q, k and v, op by op: any head size and alignment. */
@@ -30,6 +32,7 @@ static struct fused_problem problem_of(const struct norm_input *in, const struct
 	struct fused_problem p = {.gemm = {.x = in->h.data, .w = w->data, .bias = bias, .y = y->data, .type = w->dtype, .y_type = y->dtype, .m = in->x.rows, .n = w->n,
 	                                    .k = w->k, .x_stride = in->h.row_stride, .w_stride = w->k, .y_stride = y->row_stride}};
 	if (norm) p.norm = (struct linear_norm){.x = in->x.data, .stride = in->x.row_stride, .weight = in->weight, .eps = in->eps};
+	if (norm && in->receive) p.link = (struct linear_link){.kind = LINEAR_RECEIVE, .sum = *in->receive, .out = in->sum.data};
 	return p;
 }
 
@@ -41,6 +44,7 @@ static enum status run_fused(struct stream *stream, const struct norm_input *in,
 	if (context->invariant || in->x.dtype != DTYPE_F32 || in->h.dtype != p->gemm.type || p->gemm.k != in->x.cols || in->h.rows != in->x.rows) return STATUS_OK;
 	struct fused_problem bare = *p; /* h made by its own kernel */
 	bare.norm.x = NULL;
+	bare.link.kind = LINEAR_ALONE;
 	const struct fused_problem *whole = skinny_can(context, p) ? p : skinny_can(context, &bare) ? &bare : NULL;
 	const struct skinny_shape shape = whole ? skinny_default(context, whole) : (struct skinny_shape){0};
 	*done = true;

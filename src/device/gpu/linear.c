@@ -26,6 +26,9 @@ static enum status check_types(const struct linear_args *a, struct error *err)
 		            dtype_name(a->x.dtype));
 	if (a->y.dtype != a->x.dtype && a->y.dtype != DTYPE_F32)
 		return FAIL(err, UNSUPPORTED, "linear: from %s to %s; %s or F32 is wanted", dtype_name(a->x.dtype), dtype_name(a->y.dtype), dtype_name(a->x.dtype));
+	if (a->send && (a->accumulate || !a->split || a->split->spans != 1 || a->send->dtype != a->y.dtype || a->send->rows != a->y.rows || a->send->cols != a->y.cols))
+		return FAIL(err, BAD_INPUT, "linear: [%d,%d] %s in %d spans to be sent as a part of [%d,%d] %s; the same of both and one span are wanted", a->y.rows, a->y.cols,
+		            dtype_name(a->y.dtype), a->split ? a->split->spans : 0, a->send->rows, a->send->cols, dtype_name(a->send->dtype));
 	if (a->accumulate && a->y.dtype != DTYPE_F32) return FAIL(err, UNSUPPORTED, "linear: adding to y of type %s; F32 is wanted", dtype_name(a->y.dtype));
 	return STATUS_OK;
 }
@@ -112,11 +115,24 @@ static enum status invariant_run(const struct gpu_context *context, const struct
 	return tile_launch(context, &p, &tree, err);
 }
 
+/* By the kernel that multiplies, where it can; else by one behind it. */
+static enum status send_run(const struct gpu_context *context, const struct linear_args *a, struct error *err)
+{
+	const struct fused_problem whole = {.gemm = problem_of(a, 0), .link = {.kind = LINEAR_SEND, .sum = *a->send}};
+	if (skinny_can(context, &whole)) {
+		const struct skinny_shape shape = skinny_default(context, &whole);
+		if (shape.rows) return skinny_launch(context, &whole, &shape, err);
+	}
+	TRY(gemm_run(context, &whole.gemm, err));
+	return carried_send(context, a->send, a->y.data, a->y.row_stride, err);
+}
+
 enum status gpu_linear(struct stream *stream, const struct linear_args *args, struct error *err)
 {
 	const struct gpu_context *context = gpu_context(stream);
 	TRY(check_args(args, err));
 	if (args->x.rows == 0 || args->weight->n == 0) return STATUS_OK;
+	if (args->send && !context->invariant) return send_run(context, args, err);
 	for (int i = 0; i < (args->split ? args->split->spans : 1); i++) {
 		if (context->invariant) {
 			TRY(invariant_run(context, args, i, err));
@@ -125,5 +141,6 @@ enum status gpu_linear(struct stream *stream, const struct linear_args *args, st
 			TRY(gemm_run(context, &p, err));
 		}
 	}
+	if (args->send) return carried_send(context, args->send, args->y.data, args->y.row_stride, err);
 	return STATUS_OK;
 }
