@@ -434,14 +434,13 @@ static size_t lay_out(struct p2p_comm *p, const struct comm_options *o, size_t *
 	const size_t rows = p->along_tree ? 0 : p->place.packet_bytes / row_bytes;
 	p->packet_rows = rows < (size_t)o->max_rows ? (int)rows : o->max_rows;
 	size_t packets = (size_t)p->packet_rows * (size_t)p2p_row_packets(o->cols, o->dtype) * GPU_WHOLE_BYTES;
-	const size_t carried = (size_t)carried_rows(p) * (size_t)o->cols / CARRIED_GROUP * (size_t)carried_group_packets(o->dtype) * GPU_WHOLE_BYTES;
-	if (packets < carried) packets = carried;
 	if (packets < 4096) packets = 4096; /* broadcasts need some */
 	const size_t vectors = (size_t)o->max_rows * (size_t)p->stride * element / 16;
 	size_t used = 0;
 	view->announced = add_part(&used, 4 * sizeof(uint64_t), ranks);
 	view->flags = add_part(&used, P2P_FLAGS * sizeof(uint32_t), ranks);
 	view->packets = add_part(&used, packets, ranks);
+	view->carried = add_part(&used, (size_t)carried_rows(p) * (size_t)o->cols / CARRIED_GROUP * (size_t)carried_group_packets(o->dtype) * GPU_WHOLE_BYTES, ranks);
 	view->gathered = (struct p2p_part){.at = used};
 	used += ranks > 2 ? round_up((vectors / ranks + 1) * 16, 128) : 0;
 	*area_at = round_up(sizeof(struct p2p_state), 128);

@@ -6,12 +6,14 @@
 
 template <typename T> GPU_KERNEL(CARRIED_THREADS) carried_send_kernel(GPU_PARAMETER carried_sum s, const T *partial, int64_t stride)
 {
-	GPU_SHARED(uint32_t, shared, 2);
-	gpu_wait_previous();
-	const p2p_use use = p2p_begin(s.view, shared);
+	GPU_SHARED(uint32_t, shared, 3);
 	gpu_start_next();
+	gpu_wait_previous();
+	if (threadIdx.x == 0) carried_take_send(s.view, shared);
+	gpu_sync();
+	const p2p_use use = p2p_taken(s.view, shared);
 	if (!use.number) return;
-	if (blockIdx.x == 0) p2p_announce(s.view, use);
+	if (blockIdx.x == 0) carried_announce(s.view, shared);
 	const int row_items = s.cols / CARRIED_GROUP * carried<T>::group, item = (int)(blockIdx.x * blockDim.x + threadIdx.x), at = item % row_items;
 	if (item >= s.rows * row_items) return;
 	const int words = carried_count<T>(at) / p2p_word<T>::elements;
@@ -26,19 +28,26 @@ template <typename T>
 GPU_KERNEL(CARRIED_THREADS) carried_receive_kernel(GPU_PARAMETER carried_sum s, const float *x, int64_t x_stride, float *out, int64_t out_stride)
 {
 	constexpr int E = carried<T>::elements;
+	GPU_SHARED(uint32_t, shared, 2);
+	if (threadIdx.x == 0) carried_take_receive(s.view, shared);
+	gpu_sync();
 	gpu_start_next();
-	const p2p_use use = p2p_last(s.view);
+	const p2p_use use = p2p_taken(s.view, shared);
 	const int row_items = s.cols / CARRIED_GROUP * carried<T>::group, items = s.rows * row_items, item = (int)(blockIdx.x * blockDim.x + threadIdx.x);
 	const int row = item / row_items, at = item % row_items;
 	float before[E] = {}, bias[E] = {}, sum[1][E];
-	if (carried_get<T, 1>(s.view, use, item, 0, items, sum) && item < items) {
-		carried_load<T>(x + row * x_stride, at, before); /* sooner the registers would not hold it */
+	packet_words own[1];
+	bool alive = use.number != 0;
+	carried_get<1>(s.view, use, s.view.rank, item, 0, items, own, &alive);
+	carried_add<T, 1>(s.view, use, item, 0, items, own, &alive, sum);
+	if (alive && item < items) {
+		carried_load_residual<T>(x + row * x_stride, at, before);
 		if (s.bias) carried_load<T>(s.bias, at, bias);
 		GPU_UNROLL for (int i = 0; i < E; i++)
 			if (i < carried_count<T>(at)) out[row * out_stride + carried_column<T>(at) + i] = gpu_add(before[i], s.bias ? gpu_add(sum[0][i], bias[i]) : sum[0][i]);
 	}
 	gpu_wait_previous();
-	if (use.number && blockIdx.x == 0 && threadIdx.x < GPU_WARP) (void)p2p_await_announced(s.view, use);
+	if (alive && blockIdx.x == 0 && threadIdx.x < GPU_WARP) carried_end(s.view);
 }
 
 /* Fewer than P2P_TICKETS for any row that a model has. */

@@ -18,7 +18,7 @@
 #define THREADS (32 * (CONSUMERS + 1)) /* the last warp is the producer */
 #define MAX_STAGES 16
 #define BARRIER_BYTES 1024
-#define TOLD_AT (16 * MAX_STAGES) /* in the barriers' bytes: the one that says that p2p_take has put what it found to TAKEN_AT */
+#define TOLD_AT (16 * MAX_STAGES) /* in the barriers' bytes: the one that says that a sender has put what it took to TAKEN_AT */
 #define TAKEN_AT (TOLD_AT + 8)
 #define SLICE 64 /* inputs: 128 bytes, the widest swizzle */
 #define RESIDENT_MAX_ROWS 1 /* rows of x that a block normalises for itself, */
@@ -80,7 +80,7 @@ template <int R> GPU_TEMPLATE int tile_row(const fused_problem &p, int tile, int
 struct producer_state {
 	uint32_t ring, full, empty;
 	uint32_t told;
-	uint32_t *taken; /* in shared memory: what p2p_take puts there, where the sum is sent */
+	uint32_t *taken; /* in shared memory: [3], what a link's kernel takes */
 	uint64_t policy;
 };
 
@@ -128,16 +128,15 @@ template <int R, int KC> GPU_TEMPLATE void produce(const skinny_plan &plan, cons
 	uint32_t parity = 0;
 	walk_to<R>(walk, plan.problem, (int)blockIdx.x);
 	for (; stage < plan.stages && walk.tile < plan.tiles; stage++, walk_on<R>(walk, plan)) produce_w<R, KC>(plan, s, walk, stage);
-	if (link.kind != LINEAR_SEND) gpu_start_next();
+	if (link.kind != LINEAR_RECEIVE) gpu_start_next();
 	if (link.kind != LINEAR_RECEIVE) gpu_wait_previous();
 	for (int i = 0; i < stage; i++) {
 		produce_x<R, KC>(plan, s, chunk, i);
 		if (++chunk == plan.chunks) chunk = 0;
 	}
 	if (link.kind == LINEAR_SEND) {
-		p2p_take(link.sum.view, s.taken);
+		carried_take_send(link.sum.view, s.taken);
 		barrier_arrive(s.told);
-		gpu_start_next();
 	}
 	for (stage = 0; walk.tile < plan.tiles; walk_on<R>(walk, plan)) {
 		barrier_wait(s.empty + 8 * stage, parity);
@@ -192,9 +191,9 @@ template <typename T> GPU_TEMPLATE void normalise(const skinny_plan &plan, T *re
 	consumer_sync();
 }
 
-/* As normalise, of the one row x + the sum that is received. Thread t has the packets t, t + 256, ...; every block adds up all of it, and writes a share. What
- * does not come from a rank is on its way before the wait, the weight to where it is near; later it takes the place of the sums. */
-template <typename T> GPU_TEMPLATE void normalise_received(const skinny_plan &plan, T *resident, float *scratch)
+/* As normalise, of the one row x + the sum that is received. Thread t has the packets t, t + 256, ...; every block adds up all of it, and writes a share. The
+ * weight is on its way to where it is near before the wait; later it takes the place of the sums. Lets the next kernel start. */
+template <typename T> GPU_TEMPLATE void normalise_received(const skinny_plan &plan, T *resident, float *scratch, uint32_t *taken)
 {
 	constexpr int E = carried<T>::elements, KEEP = RECEIVE_KEEP, THREADS_OF = CONSUMERS * 32;
 	const linear_norm &norm = plan.problem.norm;
@@ -202,10 +201,19 @@ template <typename T> GPU_TEMPLATE void normalise_received(const skinny_plan &pl
 	const int k = plan.problem.gemm.k, items = k / CARRIED_GROUP * carried<T>::group, me = (int)threadIdx.x, padded = (plan.resident_pitch - 16) / 2;
 	const int share = items * (int)blockIdx.x / (int)gridDim.x, share_end = items * ((int)blockIdx.x + 1) / (int)gridDim.x;
 	float v[KEEP][E] = {}, sum[KEEP][E], squares = 0;
+	if (me == 0) {
+		carried_take_receive(link.view, taken);
+		gpu_start_next();
+	}
 	if (me * 32 < k) asm volatile("prefetch.global.L1 [%0];" ::"l"(norm.weight + me * 32));
+	consumer_sync();
+	const p2p_use use = p2p_taken(link.view, taken);
+	packet_words own[KEEP];
+	bool alive = use.number != 0;
+	carried_get<KEEP>(link.view, use, link.view.rank, me, THREADS_OF, items, own, &alive);
 	GPU_UNROLL for (int i = 0; i < KEEP; i++)
-		if (me + i * THREADS_OF < items) carried_load<T>(norm.x, me + i * THREADS_OF, v[i]);
-	(void)carried_get<T, KEEP>(link.view, p2p_last(link.view), me, THREADS_OF, items, sum);
+		if (me + i * THREADS_OF < items) carried_load_residual<T>(norm.x, me + i * THREADS_OF, v[i]);
+	carried_add<T, KEEP>(link.view, use, me, THREADS_OF, items, own, &alive, sum);
 	GPU_UNROLL for (int i = 0; i < KEEP; i++) {
 		const int item = me + i * THREADS_OF;
 		if (item >= items) continue;
@@ -234,9 +242,9 @@ template <typename T> GPU_TEMPLATE void normalise_received(const skinny_plan &pl
 }
 
 /* What of x a block keeps for all of its tiles, or nothing. */
-template <typename T, int MT> GPU_TEMPLATE void make_resident(const skinny_plan &plan, T *resident, float *scratch)
+template <typename T, int MT> GPU_TEMPLATE void make_resident(const skinny_plan &plan, T *resident, float *scratch, uint32_t *taken)
 {
-	if (MT == 1 && plan.problem.link.kind == LINEAR_RECEIVE) normalise_received<T>(plan, resident, scratch);
+	if (MT == 1 && plan.problem.link.kind == LINEAR_RECEIVE) normalise_received<T>(plan, resident, scratch, taken);
 	else if (plan.problem.norm.x) normalise<T>(plan, resident, scratch);
 	else gpu_wait_previous();
 }
@@ -337,7 +345,7 @@ template <typename T, int R> GPU_TEMPLATE void send_sums(const skinny_plan &plan
 	barrier_wait(s.told, 0);
 	const p2p_use use = p2p_taken(plan.problem.link.sum.view, s.taken);
 	if (!use.number) return;
-	if (blockIdx.x == 0 && !begun) p2p_announce(plan.problem.link.sum.view, use);
+	if (blockIdx.x == 0 && !begun) carried_announce(plan.problem.link.sum.view, s.taken);
 	send_tile<T, R>(plan, sums, tile, use);
 }
 
@@ -351,7 +359,7 @@ template <typename T, int MT, int R, int KC> GPU_TEMPLATE void consume(const ski
 	float *sums = (float *)(shared + plan.sums_at);
 	int stage = 0;
 	uint32_t parity = 0;
-	make_resident<T, MT>(plan, (T *)(shared + plan.resident_at), sums);
+	make_resident<T, MT>(plan, (T *)(shared + plan.resident_at), sums, s.taken);
 	for (int tile = (int)blockIdx.x; tile < plan.tiles; tile += (int)gridDim.x) {
 		const tile_item item = fetch_tile_item<T, R>(plan.problem, tile, (int)threadIdx.x);
 		float acc[R / 16][MT][4] = {};
@@ -398,8 +406,8 @@ template <typename T, int MT, int R, int KC> __global__ void __launch_bounds__(T
 	}
 	if (plan.problem.link.kind != LINEAR_RECEIVE || blockIdx.x > 0) return;
 	__syncwarp();
-	const p2p_use use = p2p_last(plan.problem.link.sum.view);
-	if (use.number) (void)p2p_await_announced(plan.problem.link.sum.view, use);
+	const p2p_view &view = plan.problem.link.sum.view;
+	if (!gpu_shfl(gpu_load_volatile(&view.state->stop), 0)) carried_end(view);
 }
 
 /* ---- launch */

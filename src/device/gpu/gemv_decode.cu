@@ -71,20 +71,27 @@ template <typename T> GPU_TEMPLATE void decode_stage(const fused_problem &p, T *
 }
 
 /* As decode_stage of the norm of x + the sum that is received, which the blocks write to link.out, a share each. `kept`: float [K]; a thread reads what it
- * wrote itself. */
+ * wrote itself. Lets the next kernel start. */
 template <typename T> GPU_TEMPLATE void decode_receive(const fused_problem &p, T *shared, float *kept, float *scratch)
 {
+	GPU_SHARED(uint32_t, taken, 2);
 	constexpr int E = carried<T>::elements;
 	const carried_sum &s = p.link.sum;
-	const p2p_use use = p2p_last(s.view);
+	if (threadIdx.x == 0) carried_take_receive(s.view, taken);
+	gpu_sync();
+	gpu_start_next();
+	const p2p_use use = p2p_taken(s.view, taken);
 	const int items = s.cols / CARRIED_GROUP * carried<T>::group, lane = (int)threadIdx.x % GPU_WARP, me = (int)threadIdx.x;
 	const int share = (int)((long long)items * blockIdx.x / gridDim.x), share_end = (int)((long long)items * (blockIdx.x + 1) / gridDim.x);
 	float squares = 0;
+	bool alive = use.number != 0;
 	for (int item = me; item - lane < items; item += DECODE_THREADS) {
 		float v[E] = {}, bias[E] = {}, sum[1][E];
-		if (item < items) carried_load<T>(p.norm.x, item, v);
+		packet_words own[1];
+		carried_get<1>(s.view, use, s.view.rank, item, 0, items, own, &alive);
+		if (item < items) carried_load_residual<T>(p.norm.x, item, v);
 		if (item < items && s.bias) carried_load<T>(s.bias, item, bias);
-		(void)carried_get<T, 1>(s.view, use, item, DECODE_THREADS, items, sum);
+		carried_add<T, 1>(s.view, use, item, 0, items, own, &alive, sum);
 		GPU_UNROLL for (int i = 0; i < E; i++) {
 			if (item >= items || i >= carried_count<T>(item)) break;
 			const int c = carried_column<T>(item) + i;
@@ -116,7 +123,7 @@ template <typename T, int ROWS, int DEPTH, bool RECEIVE> GPU_KERNEL(DECODE_THREA
 	decode_batch<ROWS, DEPTH> batch, next;
 	if (!RECEIVE && unit < units) decode_load<T, ROWS, DEPTH>(batch, p, unit, lane * vec);
 	if (!RECEIVE) gpu_wait_previous();
-	gpu_start_next();
+	if (!RECEIVE) gpu_start_next();
 	if (RECEIVE) decode_receive<T>(p, x, (float *)(x + p.gemm.k), scratch);
 	else decode_stage<T>(p, x, scratch);
 	if (RECEIVE && unit < units) decode_load<T, ROWS, DEPTH>(batch, p, unit, lane * vec); /* sooner the registers would not hold it */
@@ -137,9 +144,7 @@ template <typename T, int ROWS, int DEPTH, bool RECEIVE> GPU_KERNEL(DECODE_THREA
 	}
 	if (!RECEIVE) return;
 	gpu_wait_previous();
-	if (blockIdx.x > 0 || threadIdx.x >= GPU_WARP) return;
-	const p2p_use use = p2p_last(p.link.sum.view);
-	if (use.number) (void)p2p_await_announced(p.link.sum.view, use);
+	if (blockIdx.x == 0 && threadIdx.x < GPU_WARP && !gpu_shfl(gpu_load_volatile(&p.link.sum.view.state->stop), 0)) carried_end(p.link.sum.view);
 }
 
 bool decode_can(const struct gpu_context *context, const struct fused_problem *problem)

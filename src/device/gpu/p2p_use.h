@@ -26,13 +26,13 @@ GPU_DEVICE uint32_t p2p_hash(const p2p_desc &desc)
 	return h % 255 + 1;
 }
 
-/* One thread of each block of the launch that begins a use. All blocks add to one counter, P2P_TICKETS together, so each of them can tell from what it
- * found there how many launches came before; nothing has to be reset, and no block has to be the last. `shared`: [2], for p2p_taken. */
-GPU_DEVICE void p2p_take(const p2p_view &view, uint32_t *shared)
+/* One thread of each block of a launch counts it. All blocks add to one counter, P2P_TICKETS together, so each of them can tell from what it found there how
+ * many launches came before; nothing has to be reset, and no block has to be the last. `shared`: [2], for p2p_taken. */
+GPU_DEVICE void p2p_take(const p2p_view &view, unsigned long long *counter, uint32_t *shared)
 {
 	unsigned long long mine = blockIdx.x == 0 ? P2P_TICKETS - (gridDim.x - 1) : 1;
 	const uint32_t stop = gpu_load_volatile(&view.state->stop); /* both on their way before either is used */
-	const unsigned long long before = gpu_atomic_add(&view.state->ticket, mine);
+	const unsigned long long before = gpu_atomic_add(counter, mine);
 	shared[0] = (uint32_t)(before / P2P_TICKETS) + 1;
 	shared[1] = stop;
 }
@@ -49,17 +49,16 @@ GPU_DEVICE p2p_use p2p_taken(const p2p_view &view, const uint32_t *shared)
 /* All threads of the block. */
 GPU_DEVICE p2p_use p2p_begin(const p2p_view &view, uint32_t *shared)
 {
-	if (threadIdx.x == 0) p2p_take(view, shared);
+	if (threadIdx.x == 0) p2p_take(view, &view.state->ticket, shared);
 	gpu_sync();
 	return p2p_taken(view, shared);
 }
 
-/* The use that has begun last, where all blocks of its launch have taken their tickets. All lanes of the wave. */
+/* The use that has begun last. */
 GPU_DEVICE p2p_use p2p_last(const p2p_view &view)
 {
-	const uint32_t stop = gpu_load_volatile(&view.state->stop);
 	const uint32_t number = (uint32_t)(gpu_load8_volatile(&view.state->ticket) / P2P_TICKETS);
-	return {gpu_shfl(stop, 0) ? 0 : number, number << 8 | p2p_hash(view.desc)};
+	return {number, number << 8 | p2p_hash(view.desc)};
 }
 
 /* Where rank `from` writes into rank `to`'s area in this use. */

@@ -37,6 +37,7 @@ struct p2p_control {
 /* One rank's counters, in its own device memory. */
 struct p2p_state {
 	unsigned long long ticket; /* P2P_TICKETS for each use that has begun, see p2p_begin */
+	unsigned long long sent, received; /* the same of the halves of carried sums */
 	uint32_t stop;             /* how many threads have found a fault */
 };
 #define P2P_TICKETS 4096 /* more than any grid has blocks */
@@ -57,6 +58,7 @@ struct p2p_view {
 	struct p2p_part announced; /* [2][ranks][4] u64 */
 	struct p2p_part flags;     /* [2][ranks][P2P_FLAGS] u32 */
 	struct p2p_part packets;   /* [2][ranks][] packets */
+	struct p2p_part carried;   /* [2][ranks][] packets of carried sums, by their own count */
 	struct p2p_part gathered;  /* [] vectors of 16 bytes: what this rank summed in the first of two shots; no halves, see above */
 	struct p2p_desc desc;
 };
