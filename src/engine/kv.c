@@ -5,11 +5,14 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "engine/kv_states.h"
 
 struct kv_seq {
 	int length;   /* committed tokens */
 	int reserved; /* tokens of the open reservation */
 	int blocks;   /* held, reservation included */
+	int32_t read;  /* state slot of the committed length; 0: none yet */
+	int32_t write; /* state slot of the open reservation; 0: none */
 };
 
 struct kv_block {
@@ -30,6 +33,7 @@ struct kv_pool {
 	int32_t *buckets;        /* [bucket_mask + 1] first cached block, 0: none */
 	uint64_t bucket_mask;
 	uint64_t evictions;
+	struct kv_states states;
 	struct kv_seq *seqs;
 	int32_t *tables; /* [max_seqs][max_blocks] */
 };
@@ -51,19 +55,6 @@ static int32_t *contents_of(const struct kv_pool *pool, int32_t block)
 
 /* --- life ------------------------------------------------------------------------------------------------------------------- */
 
-static void fill_free_list(struct kv_pool *pool)
-{
-	int n = pool->options.blocks;
-	for (int i = 0; i < n; i++) pool->free_list[i] = n - i; /* block 1 on top; block 0 is the sink */
-	for (int i = n - 1; pool->options.shuffle && i > 0; i--) {
-		int j = (int)(rng_u64(pool->options.shuffle, 0, (uint64_t)i) % (uint64_t)(i + 1));
-		int32_t swap = pool->free_list[i];
-		pool->free_list[i] = pool->free_list[j];
-		pool->free_list[j] = swap;
-	}
-	pool->free_count = n;
-}
-
 static enum status alloc_arrays(struct kv_pool *pool, struct error *err)
 {
 	const struct kv_options *o = &pool->options;
@@ -76,6 +67,7 @@ static enum status alloc_arrays(struct kv_pool *pool, struct error *err)
 	pool->buckets = mem_zalloc(buckets, sizeof *pool->buckets, "kv prefix cache", err);
 	pool->seqs = mem_zalloc((size_t)o->max_seqs, sizeof *pool->seqs, "kv sequences", err);
 	pool->tables = mem_zalloc((size_t)o->max_seqs * (size_t)o->max_blocks, sizeof *pool->tables, "kv block tables", err);
+	TRY(kv_states_init(&pool->states, o->states, o->shuffle, err));
 	bool all = pool->free_list && pool->blocks && pool->contents && pool->buckets && pool->seqs && pool->tables;
 	return all ? STATUS_OK : STATUS_NO_MEMORY;
 }
@@ -83,9 +75,9 @@ static enum status alloc_arrays(struct kv_pool *pool, struct error *err)
 enum status kv_create(struct kv_pool **out, const struct kv_options *options, struct error *err)
 {
 	*out = NULL;
-	if (options->blocks < 1 || options->block_tokens < 1 || options->max_seqs < 1 || options->max_blocks < 1)
-		return FAIL(err, BAD_INPUT, "kv pool: %d blocks of %d tokens for %d sequences of %d blocks; all must be positive", options->blocks,
-		            options->block_tokens, options->max_seqs, options->max_blocks);
+	if (options->blocks < 1 || options->block_tokens < 1 || options->max_seqs < 1 || options->max_blocks < 1 || options->states < 0)
+		return FAIL(err, BAD_INPUT, "kv pool: %d blocks of %d tokens and %d state slots for %d sequences of %d blocks; all must be positive",
+		            options->blocks, options->block_tokens, options->states, options->max_seqs, options->max_blocks);
 	struct kv_pool *pool = mem_zalloc(1, sizeof *pool, "kv pool", err);
 	if (!pool) return STATUS_NO_MEMORY;
 	pool->options = *options;
@@ -94,7 +86,8 @@ enum status kv_create(struct kv_pool **out, const struct kv_options *options, st
 		kv_destroy(&pool);
 		return st;
 	}
-	fill_free_list(pool);
+	kv_fill_stack(pool->free_list, options->blocks, options->shuffle);
+	pool->free_count = options->blocks;
 	*out = pool;
 	return STATUS_OK;
 }
@@ -106,6 +99,7 @@ void kv_destroy(struct kv_pool **pool)
 	free((*pool)->blocks);
 	free((*pool)->contents);
 	free((*pool)->buckets);
+	kv_states_fini(&(*pool)->states);
 	free((*pool)->seqs);
 	free((*pool)->tables);
 	free(*pool);
@@ -118,7 +112,9 @@ void kv_reset(struct kv_pool *pool)
 	memset(pool->buckets, 0, ((size_t)pool->bucket_mask + 1) * sizeof *pool->buckets);
 	memset(pool->seqs, 0, (size_t)pool->options.max_seqs * sizeof *pool->seqs);
 	pool->idle_count = 0;
-	fill_free_list(pool);
+	kv_fill_stack(pool->free_list, pool->options.blocks, pool->options.shuffle);
+	pool->free_count = pool->options.blocks;
+	kv_states_reset(&pool->states);
 }
 
 /* --- the index -------------------------------------------------------------------------------------------------------------- */
@@ -223,7 +219,11 @@ enum status kv_reserve(struct kv_pool *pool, int seq, int tokens, struct error *
 		            tokens, pool->options.max_blocks * pool->options.block_tokens);
 	if (need > kv_free_blocks(pool))
 		return FAIL(err, NO_ROOM, "kv: %d blocks wanted, %d free; wait for other requests or raise the KV size", need, kv_free_blocks(pool));
+	if (pool->options.states && !kv_free_states(pool))
+		return FAIL(err, NO_ROOM, "kv: all %d state slots are in use; wait for other requests or run fewer at once", pool->options.states);
 	for (int i = 0; i < need; i++) table_of(pool, seq)[s->blocks++] = hand_out(pool);
+	int32_t block;
+	if (pool->options.states) s->write = kv_states_take(&pool->states, &block);
 	s->reserved = tokens;
 	return STATUS_OK;
 }
@@ -249,6 +249,11 @@ void kv_commit(struct kv_pool *pool, int seq, const struct kv_text *text)
 	int full = s->length / pool->options.block_tokens;
 	s->length += s->reserved;
 	s->reserved = 0;
+	if (s->write) { /* the flip: what was read is over */
+		kv_states_let_go(&pool->states, s->read);
+		s->read = s->write;
+		s->write = 0;
+	}
 	if (!text || !pool->options.prefix_cache) return;
 	for (; full < s->length / pool->options.block_tokens; full++) share(pool, seq, text, full);
 }
@@ -257,12 +262,16 @@ void kv_rollback(struct kv_pool *pool, int seq)
 {
 	struct kv_seq *s = &pool->seqs[seq];
 	s->reserved = 0;
+	kv_states_let_go(&pool->states, s->write);
+	s->write = 0;
 	give_back(pool, seq, blocks_for(pool, s->length));
 }
 
 void kv_release(struct kv_pool *pool, int seq)
 {
 	give_back(pool, seq, 0);
+	kv_states_let_go(&pool->states, pool->seqs[seq].read);
+	kv_states_let_go(&pool->states, pool->seqs[seq].write);
 	pool->seqs[seq] = (struct kv_seq){0};
 }
 
@@ -270,7 +279,7 @@ int kv_match(const struct kv_pool *pool, int seq, const struct kv_text *text, in
 {
 	int have = pool->seqs[seq].blocks, n = have;
 	*idle = 0;
-	if (!pool->options.prefix_cache) return 0;
+	if (!pool->options.prefix_cache || pool->options.states) return 0;
 	for (int32_t before = have ? table_of(pool, seq)[have - 1] : 0; n < limit; n++) {
 		before = find(pool, text, n, before);
 		if (!before) break;
@@ -285,7 +294,7 @@ int kv_adopt(struct kv_pool *pool, int seq, const struct kv_text *text, int bloc
 	int32_t *table = table_of(pool, seq);
 	assert(s->reserved == 0 && s->length == s->blocks * pool->options.block_tokens && s->blocks + blocks <= pool->options.max_blocks);
 	int taken = 0;
-	for (; taken < blocks && pool->options.prefix_cache; taken++) {
+	for (; taken < blocks && pool->options.prefix_cache && !pool->options.states; taken++) {
 		int32_t b = find(pool, text, s->blocks, s->blocks ? table[s->blocks - 1] : 0);
 		if (!b) break;
 		hold(pool, b);
@@ -310,6 +319,21 @@ int kv_free_blocks(const struct kv_pool *pool)
 int kv_idle_blocks(const struct kv_pool *pool)
 {
 	return pool->idle_count;
+}
+
+int kv_free_states(const struct kv_pool *pool)
+{
+	return kv_states_free(&pool->states);
+}
+
+int32_t kv_state_read(const struct kv_pool *pool, int seq)
+{
+	return pool->seqs[seq].read ? pool->seqs[seq].read : -1;
+}
+
+int32_t kv_state_write(const struct kv_pool *pool, int seq)
+{
+	return pool->seqs[seq].write ? pool->seqs[seq].write : -1;
 }
 
 uint64_t kv_evictions(const struct kv_pool *pool)
@@ -410,6 +434,24 @@ static enum status check_block(const struct kv_pool *pool, const struct seen *se
 	return STATUS_OK;
 }
 
+static enum status check_states(const struct kv_pool *pool, struct error *err)
+{
+	int *held = mem_zalloc((size_t)pool->states.count + 1, sizeof *held, "kv check", err);
+	enum status st = held ? STATUS_OK : STATUS_NO_MEMORY;
+	for (int seq = 0; seq < pool->options.max_seqs && st == STATUS_OK; seq++) {
+		const struct kv_seq *s = &pool->seqs[seq];
+		bool has = pool->states.count > 0;
+		if ((s->read > 0) != (has && s->length > 0) || (s->write > 0) != (has && s->reserved > 0) || (s->read && s->read == s->write))
+			st = FAIL(err, BAD_INPUT, "kv check: sequence %d of %d + %d tokens reads state slot %d and writes %d", seq, s->length, s->reserved,
+			          s->read, s->write);
+		if (s->read) held[s->read]++;
+		if (s->write) held[s->write]++;
+	}
+	if (st == STATUS_OK) st = kv_states_check(&pool->states, held, err);
+	free(held);
+	return st;
+}
+
 enum status kv_check(const struct kv_pool *pool, struct error *err)
 {
 	int n = pool->options.blocks;
@@ -419,6 +461,7 @@ enum status kv_check(const struct kv_pool *pool, struct error *err)
 	enum status st;
 	TRY_GOTO(check_seqs(pool, seen, err), end);
 	TRY_GOTO(check_lists(pool, seen, err), end);
+	TRY_GOTO(check_states(pool, err), end);
 	if (seen[0].held || seen[0].where) {
 		st = FAIL(err, BAD_INPUT, "kv check: the sink block was given away");
 		goto end;

@@ -31,6 +31,7 @@ struct kv_options {
 	int max_blocks;    /* per sequence */
 	uint64_t shuffle;  /* 0: ascending hand-out; else a permutation by this seed */
 	bool prefix_cache;
+	int states;        /* slots for recurrent state, besides the sink 0; 0: the model has none. A sequence needs two during a step */
 };
 
 /* What a sequence says: hashes[i] = kv_hash over block i's tokens, chained on hashes[i - 1] (the first: on a salt). */
@@ -72,6 +73,11 @@ bool kv_cached(const struct kv_pool *pool, int32_t block);
 const int32_t *kv_table(const struct kv_pool *pool, int seq);    /* [max_blocks], borrowed */
 /* Device slot (block * block_tokens + offset) of position `position` of `seq`, which must be covered by its blocks. */
 int32_t kv_slot(const struct kv_pool *pool, int seq, int position);
+/* State slot of the committed length, which a step reads; -1: none, the state of no token. */
+int32_t kv_state_read(const struct kv_pool *pool, int seq);
+/* State slot that the open reservation writes; -1: no reservation, or a model without state. */
+int32_t kv_state_write(const struct kv_pool *pool, int seq);
+int kv_free_states(const struct kv_pool *pool); /* slots that could be handed out now */
 
 /* Integrity: every block is empty, idle, or held as often as tables name it; lengths fit; the cache is a tree whose index finds each
  * block once; the sink is nobody's. BAD_INPUT with the first fault. For tests. */

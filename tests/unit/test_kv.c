@@ -111,6 +111,86 @@ static void test_random_workload_stays_sound(void **state)
 	kv_destroy(&pool);
 }
 
+/* --- recurrent state -------------------------------------------------------------------------------------------------------- */
+
+static struct kv_pool *make_states(int states, int seqs, bool cache, uint64_t shuffle)
+{
+	struct kv_options options = {.blocks = 16, .block_tokens = 4, .max_seqs = seqs, .max_blocks = 16, .shuffle = shuffle, .prefix_cache = cache,
+	                             .states = states};
+	struct error err = {0};
+	struct kv_pool *pool;
+	if (kv_create(&pool, &options, &err) != STATUS_OK) fail_msg("%s", err.text);
+	return pool;
+}
+
+static void test_state_flips_on_commit_and_stays_on_rollback(void **state)
+{
+	(void)state;
+	struct kv_pool *pool = make_states(3, 2, false, 0);
+	assert_int_equal(kv_state_read(pool, 0), -1);
+	assert_int_equal(kv_state_write(pool, 0), -1);
+	assert_int_equal(kv_reserve(pool, 0, 5, NULL), STATUS_OK);
+	int32_t first = kv_state_write(pool, 0);
+	assert_true(first > 0 && kv_state_read(pool, 0) == -1);
+	kv_commit(pool, 0, NULL);
+	assert_int_equal(kv_state_read(pool, 0), first);
+	assert_int_equal(kv_state_write(pool, 0), -1);
+	assert_int_equal(kv_reserve(pool, 0, 1, NULL), STATUS_OK);
+	assert_int_not_equal(kv_state_write(pool, 0), first);
+	assert_int_equal(kv_free_states(pool), 1);
+	kv_rollback(pool, 0);
+	assert_int_equal(kv_state_read(pool, 0), first);
+	assert_int_equal(kv_free_states(pool), 2);
+	assert_sound(pool);
+	assert_int_equal(kv_reserve(pool, 0, 1, NULL), STATUS_OK);
+	assert_int_equal(kv_reserve(pool, 1, 1, NULL), STATUS_OK);
+	kv_commit(pool, 1, NULL); /* slots: one read and one written of sequence 0, one read of sequence 1 */
+	assert_sound(pool);
+	int blocks = kv_free_blocks(pool);
+	assert_int_equal(kv_reserve(pool, 1, 8, &(struct error){0}), STATUS_NO_ROOM);
+	assert_int_equal(kv_free_blocks(pool), blocks);
+	assert_int_equal(kv_state_write(pool, 1), -1);
+	assert_sound(pool);
+	kv_release(pool, 0); /* with its reservation open */
+	assert_int_equal(kv_free_states(pool), 2);
+	assert_int_equal(kv_state_read(pool, 0), -1);
+	assert_sound(pool);
+	kv_reset(pool);
+	assert_int_equal(kv_free_states(pool), 3);
+	assert_int_equal(kv_state_read(pool, 1), -1);
+	assert_sound(pool);
+	kv_destroy(&pool);
+}
+
+static void test_state_slots_are_permuted_and_each_is_given_once(void **state)
+{
+	(void)state;
+	enum { SEQS = 8 };
+	struct kv_pool *a = make_states(2 * SEQS, SEQS, false, 1), *b = make_states(2 * SEQS, SEQS, false, 2), *plain = make_states(2 * SEQS, SEQS, false, 0);
+	struct kv_pool *pools[] = {a, b, plain};
+	int same = 0;
+	for (int p = 0; p < 3; p++) {
+		bool seen[2 * SEQS + 1] = {true};
+		for (int s = 0; s < SEQS; s++) {
+			assert_int_equal(kv_reserve(pools[p], s, 1, NULL), STATUS_OK);
+			kv_commit(pools[p], s, NULL);
+			assert_int_equal(kv_reserve(pools[p], s, 1, NULL), STATUS_OK);
+		}
+		for (int s = 0; s < SEQS; s++) {
+			const int32_t slots[] = {kv_state_read(pools[p], s), kv_state_write(pools[p], s)};
+			for (int i = 0; i < 2; i++) {
+				assert_true(slots[i] >= 1 && slots[i] <= 2 * SEQS && !seen[slots[i]]);
+				seen[slots[i]] = true;
+			}
+		}
+		assert_sound(pools[p]);
+	}
+	for (int s = 0; s < SEQS; s++) same += kv_state_read(a, s) == kv_state_read(b, s);
+	assert_true(same < SEQS);
+	assert_int_equal(kv_state_read(plain, 0), 1);
+	for (int p = 0; p < 3; p++) kv_destroy(&pools[p]);
+}
+
 /* --- prefix cache: blocks of 4 tokens --------------------------------------------------------------------------------------- */
 
 enum { SIZE = 4, LONGEST = 64 };
@@ -309,6 +389,8 @@ int main(void)
 		cmocka_unit_test(test_no_room_changes_nothing),
 		cmocka_unit_test(test_shuffled_pools_differ_and_hold_each_block_once),
 		cmocka_unit_test(test_random_workload_stays_sound),
+		cmocka_unit_test(test_state_flips_on_commit_and_stays_on_rollback),
+		cmocka_unit_test(test_state_slots_are_permuted_and_each_is_given_once),
 		cmocka_unit_test(test_full_blocks_are_found_and_shared),
 		cmocka_unit_test(test_a_twin_takes_the_place_of_an_own_block),
 		cmocka_unit_test(test_the_block_let_go_longest_ago_is_evicted_and_followers_first),
