@@ -13,6 +13,7 @@ struct kv_seq {
 	int blocks;   /* held, reservation included */
 	int32_t read;  /* state slot of the committed length; 0: none yet */
 	int32_t write; /* state slot of the open reservation; 0: none */
+	int32_t rolled; /* held block whose snapshot rolls with this sequence; 0: none */
 };
 
 struct kv_block {
@@ -21,6 +22,7 @@ struct kv_block {
 	int32_t bucket_next; /* 0: last */
 	int32_t older, newer; /* ring of idle blocks through block 0 */
 	int32_t refs;
+	int32_t state;       /* slot of the snapshot at the end of a cached block; 0: none */
 	bool cached;
 };
 
@@ -148,12 +150,20 @@ static void index_block(struct kv_pool *pool, int32_t b, const struct kv_text *t
 	memcpy(contents_of(pool, b), text->tokens + (size_t)i * n, n * sizeof(int32_t));
 }
 
+/* A block without a snapshot: nothing. */
+static void drop_snapshot(struct kv_pool *pool, int32_t b)
+{
+	if (pool->blocks[b].state) kv_states_forget(&pool->states, pool->blocks[b].state);
+	pool->blocks[b].state = 0;
+}
+
 static void unindex_block(struct kv_pool *pool, int32_t b)
 {
 	int32_t *link = bucket_of(pool, pool->blocks[b].hash);
 	while (*link != b) link = &pool->blocks[*link].bucket_next;
 	*link = pool->blocks[b].bucket_next;
 	pool->blocks[b].cached = false;
+	drop_snapshot(pool, b);
 }
 
 /* --- holding and letting go ------------------------------------------------------------------------------------------------- */
@@ -222,8 +232,11 @@ enum status kv_reserve(struct kv_pool *pool, int seq, int tokens, struct error *
 	if (pool->options.states && !kv_free_states(pool))
 		return FAIL(err, NO_ROOM, "kv: all %d state slots are in use; wait for other requests or run fewer at once", pool->options.states);
 	for (int i = 0; i < need; i++) table_of(pool, seq)[s->blocks++] = hand_out(pool);
-	int32_t block;
-	if (pool->options.states) s->write = kv_states_take(&pool->states, &block);
+	if (pool->options.states) {
+		int32_t block;
+		s->write = kv_states_take(&pool->states, &block);
+		pool->blocks[block].state = 0;
+	}
 	s->reserved = tokens;
 	return STATUS_OK;
 }
@@ -267,41 +280,88 @@ void kv_rollback(struct kv_pool *pool, int seq)
 	give_back(pool, seq, blocks_for(pool, s->length));
 }
 
+void kv_snapshot(struct kv_pool *pool, int seq, bool rolling)
+{
+	struct kv_seq *s = &pool->seqs[seq];
+	struct kv_states *states = &pool->states;
+	int32_t b = s->blocks ? table_of(pool, seq)[s->blocks - 1] : 0, last = s->rolled;
+	struct kv_block *block = &pool->blocks[b];
+	assert(s->reserved == 0);
+	if (!s->read || s->length % pool->options.block_tokens || !block->cached) return;
+	if (block->state != s->read && block->state) { /* somebody else's: one copy is enough */
+		kv_states_hold(states, block->state);
+		kv_states_let_go(states, s->read);
+		s->read = block->state;
+	}
+	if (!block->state) {
+		kv_states_keep(states, s->read, b, rolling);
+		block->state = s->read;
+	} else if (!rolling) kv_states_settle(states, block->state);
+	if (last && last != b && pool->blocks[last].state && states->slots[pool->blocks[last].state].rolling) drop_snapshot(pool, last);
+	s->rolled = states->slots[block->state].rolling ? b : 0;
+}
+
 void kv_release(struct kv_pool *pool, int seq)
 {
+	const struct kv_seq *s = &pool->seqs[seq];
+	if (s->rolled && pool->blocks[s->rolled].state) kv_states_settle(&pool->states, pool->blocks[s->rolled].state);
 	give_back(pool, seq, 0);
-	kv_states_let_go(&pool->states, pool->seqs[seq].read);
-	kv_states_let_go(&pool->states, pool->seqs[seq].write);
+	kv_states_let_go(&pool->states, s->read);
+	kv_states_let_go(&pool->states, s->write);
 	pool->seqs[seq] = (struct kv_seq){0};
+}
+
+/* Walks the cached blocks that follow what `seq` holds, up to block `limit` of the text. Returns how many there are; *usable: how many of them
+ * up to the last one with a snapshot, all where the model has no state; *idle: how many of the usable ones nobody holds. */
+static int walk(const struct kv_pool *pool, int seq, const struct kv_text *text, int limit, int *usable, int *idle)
+{
+	int have = pool->seqs[seq].blocks, n = have, unheld = 0;
+	*usable = *idle = 0;
+	if (!pool->options.prefix_cache) return 0;
+	for (int32_t before = have ? table_of(pool, seq)[have - 1] : 0; n < limit;) {
+		before = find(pool, text, n, before);
+		if (!before) break;
+		n++;
+		unheld += pool->blocks[before].refs == 0;
+		if (pool->options.states && !pool->blocks[before].state) continue;
+		*usable = n - have;
+		*idle = unheld;
+	}
+	return n - have;
 }
 
 int kv_match(const struct kv_pool *pool, int seq, const struct kv_text *text, int limit, int *idle)
 {
-	int have = pool->seqs[seq].blocks, n = have;
-	*idle = 0;
-	if (!pool->options.prefix_cache || pool->options.states) return 0;
-	for (int32_t before = have ? table_of(pool, seq)[have - 1] : 0; n < limit; n++) {
-		before = find(pool, text, n, before);
-		if (!before) break;
-		*idle += pool->blocks[before].refs == 0;
-	}
-	return n - have;
+	int usable;
+	walk(pool, seq, text, limit, &usable, idle);
+	return usable;
+}
+
+int kv_known(const struct kv_pool *pool, int seq, const struct kv_text *text, int limit)
+{
+	int usable, idle;
+	return walk(pool, seq, text, limit, &usable, &idle);
 }
 
 int kv_adopt(struct kv_pool *pool, int seq, const struct kv_text *text, int blocks)
 {
 	struct kv_seq *s = &pool->seqs[seq];
 	int32_t *table = table_of(pool, seq);
+	int idle;
 	assert(s->reserved == 0 && s->length == s->blocks * pool->options.block_tokens && s->blocks + blocks <= pool->options.max_blocks);
-	int taken = 0;
-	for (; taken < blocks && pool->options.prefix_cache && !pool->options.states; taken++) {
-		int32_t b = find(pool, text, s->blocks, s->blocks ? table[s->blocks - 1] : 0);
-		if (!b) break;
-		hold(pool, b);
-		table[s->blocks++] = b;
+	blocks = kv_match(pool, seq, text, s->blocks + blocks, &idle);
+	for (int i = 0; i < blocks; i++, s->blocks++) {
+		table[s->blocks] = find(pool, text, s->blocks, s->blocks ? table[s->blocks - 1] : 0);
+		hold(pool, table[s->blocks]);
 	}
 	s->length = s->blocks * pool->options.block_tokens;
-	return taken;
+	if (blocks && pool->options.states) {
+		int32_t state = pool->blocks[table[s->blocks - 1]].state;
+		kv_states_hold(&pool->states, state);
+		kv_states_let_go(&pool->states, s->read);
+		s->read = state;
+	}
+	return blocks;
 }
 
 /* --- views ------------------------------------------------------------------------------------------------------------------ */
@@ -324,6 +384,26 @@ int kv_idle_blocks(const struct kv_pool *pool)
 int kv_free_states(const struct kv_pool *pool)
 {
 	return kv_states_free(&pool->states);
+}
+
+int kv_snapshots(const struct kv_pool *pool)
+{
+	return pool->states.snapshots;
+}
+
+uint64_t kv_snapshot_evictions(const struct kv_pool *pool)
+{
+	return pool->states.evictions;
+}
+
+bool kv_is_snapshot(const struct kv_pool *pool, int32_t state)
+{
+	return pool->states.slots[state].block != 0;
+}
+
+int kv_state_refs(const struct kv_pool *pool, int32_t state)
+{
+	return pool->states.slots[state].refs;
 }
 
 int32_t kv_state_read(const struct kv_pool *pool, int seq)
@@ -427,6 +507,9 @@ static enum status check_block(const struct kv_pool *pool, const struct seen *se
 		return FAIL(err, BAD_INPUT, "kv check: block %d (refs %d, cached %d) is in lists %d, want %d", b, block->refs, block->cached,
 		            seen[b].where, where);
 	if (block->refs > 1 && !block->cached) return FAIL(err, BAD_INPUT, "kv check: block %d is shared but can still be written", b);
+	if (block->state && (!block->cached || pool->states.slots[block->state].block != b))
+		return FAIL(err, BAD_INPUT, "kv check: block %d (cached %d) has state slot %d, which is the snapshot of block %d", b, block->cached,
+		            block->state, pool->states.slots[block->state].block);
 	const struct kv_block *before = &pool->blocks[block->before];
 	if (block->cached && block->before && (!before->cached || before->refs < block->refs))
 		return FAIL(err, BAD_INPUT, "kv check: block %d (refs %d) follows block %d (refs %d, cached %d)", b, block->refs, block->before,
@@ -462,8 +545,14 @@ enum status kv_check(const struct kv_pool *pool, struct error *err)
 	TRY_GOTO(check_seqs(pool, seen, err), end);
 	TRY_GOTO(check_lists(pool, seen, err), end);
 	TRY_GOTO(check_states(pool, err), end);
-	if (seen[0].held || seen[0].where) {
+	if (seen[0].held || seen[0].where || pool->blocks[0].state) {
 		st = FAIL(err, BAD_INPUT, "kv check: the sink block was given away");
+		goto end;
+	}
+	int snapshots = 0;
+	for (int32_t b = 1; b <= n; b++) snapshots += pool->blocks[b].state > 0;
+	if (snapshots != pool->states.snapshots) {
+		st = FAIL(err, BAD_INPUT, "kv check: blocks have %d snapshots, %d are counted", snapshots, pool->states.snapshots);
 		goto end;
 	}
 	for (int32_t b = 1; b <= n; b++) {

@@ -46,13 +46,14 @@ void kv_states_reset(struct kv_states *states)
 	states->idle_count = states->snapshots = 0;
 }
 
+/* At the new end of the ring, or, if it rolls, at the old one. */
 static void link_idle(struct kv_states *states, int32_t slot)
 {
-	struct kv_state *s = &states->slots[slot], *ring = &states->slots[0];
-	s->older = ring->older;
-	s->newer = 0;
-	states->slots[ring->older].newer = slot;
-	ring->older = slot;
+	struct kv_state *s = &states->slots[slot];
+	s->older = s->rolling ? 0 : states->slots[0].older;
+	s->newer = s->rolling ? states->slots[0].newer : 0;
+	states->slots[s->older].newer = slot;
+	states->slots[s->newer].older = slot;
 	states->idle_count++;
 }
 
@@ -91,10 +92,21 @@ void kv_states_let_go(struct kv_states *states, int32_t slot)
 	else states->free_list[states->free_count++] = slot;
 }
 
-void kv_states_keep(struct kv_states *states, int32_t slot, int32_t block)
+void kv_states_settle(struct kv_states *states, int32_t slot)
+{
+	struct kv_state *s = &states->slots[slot];
+	assert(s->block);
+	if (!s->rolling) return;
+	if (!s->refs) unlink_idle(states, slot);
+	s->rolling = false;
+	if (!s->refs) link_idle(states, slot);
+}
+
+void kv_states_keep(struct kv_states *states, int32_t slot, int32_t block, bool rolling)
 {
 	assert(states->slots[slot].refs > 0 && !states->slots[slot].block);
 	states->slots[slot].block = block;
+	states->slots[slot].rolling = rolling;
 	states->snapshots++;
 }
 
@@ -103,6 +115,7 @@ void kv_states_forget(struct kv_states *states, int32_t slot)
 	struct kv_state *s = &states->slots[slot];
 	assert(s->block);
 	s->block = 0;
+	s->rolling = false;
 	states->snapshots--;
 	if (s->refs) return;
 	unlink_idle(states, slot);
@@ -116,6 +129,7 @@ enum status kv_states_check(const struct kv_states *states, int *held, struct er
 	for (int32_t i = 1; i <= n; i++) {
 		const struct kv_state *s = &states->slots[i];
 		if (held[i] != s->refs) return FAIL(err, BAD_INPUT, "kv check: state slot %d is held %d times and counts %d", i, held[i], s->refs);
+		if (s->rolling && !s->block) return FAIL(err, BAD_INPUT, "kv check: state slot %d rolls and is no snapshot", i);
 		snapshots += s->block > 0;
 		used += s->refs > 0;
 	}

@@ -1,8 +1,9 @@
 /* kv_states.h: the slots that hold recurrent state, as a part of a rank's KV pool (kv.h). Bookkeeping only: what a slot holds is the device's.
  *
  * A slot is empty, held by sequences (refs > 0), or idle: a snapshot that belongs to a cached block and that no sequence holds. A snapshot may be held
- * too; then it stays when it is let go. Empty slots are handed out first, then the idle one that was let go longest ago. Slot 0 is the
- * sink of padding rows and is never given away.
+ * too; then it stays when it is let go. Empty slots are handed out first, then the idle one that was let go longest ago. A snapshot that rolls
+ * is its sequence's last for now, to be replaced by the next one: those go before all others. Slot 0 is the sink of padding rows and is never
+ * given away.
  * Owner: the pool's.
  */
 #ifndef TANDEM_ENGINE_KV_STATES_H
@@ -17,6 +18,7 @@ struct kv_state {
 	int32_t refs;         /* sequences that read it or write it */
 	int32_t block;        /* cached block at whose end this is the state; 0: no snapshot */
 	int32_t older, newer; /* ring of idle slots through slot 0 */
+	bool rolling;
 };
 
 struct kv_states {
@@ -45,7 +47,9 @@ int32_t kv_states_take(struct kv_states *states, int32_t *block);
 void kv_states_hold(struct kv_states *states, int32_t slot);
 void kv_states_let_go(struct kv_states *states, int32_t slot);
 /* A held slot becomes the snapshot of `block`, which has none. */
-void kv_states_keep(struct kv_states *states, int32_t slot, int32_t block);
+void kv_states_keep(struct kv_states *states, int32_t slot, int32_t block, bool rolling);
+/* A snapshot does not roll any more: it is as if it was let go just now. */
+void kv_states_settle(struct kv_states *states, int32_t slot);
 /* It is no snapshot any more; empty if nobody holds it. */
 void kv_states_forget(struct kv_states *states, int32_t slot);
 
