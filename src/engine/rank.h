@@ -146,6 +146,8 @@ struct rank_shape {
 	int gdn_k_cols, gdn_v_cols, qkvz_cols; /* k_heads*dk, v_heads*dv, 2 of each */
 };
 struct rank_shape rank_shape(const struct model_config *config, int world_size);
+/* The state cache of a rank, of which model, options and activation are set; no slots: the model has no state. */
+struct gdn_layout rank_gdn_layout(const struct rank *rank);
 
 /* The largest step as the buffers hold it: decode steps are padded to a bucket, which may be more than was asked for. */
 struct step_limits rank_limits(const struct rank_options *options);
