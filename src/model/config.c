@@ -106,9 +106,6 @@ static enum status read_family(struct reader *r)
 	struct model_config *c = r->config;
 	fields_text(c->model_type, sizeof c->model_type, outer);
 	snprintf(c->tensor_prefix, sizeof c->tensor_prefix, "%s", nested ? "model.language_model." : "model.");
-	if (r->family->cannot_run)
-		snprintf(c->cannot_run, sizeof c->cannot_run, "%s (%s) can be planned but is not run by this version", r->family->type,
-		         r->family->cannot_run);
 	return STATUS_OK;
 }
 
@@ -471,6 +468,9 @@ static enum status read_moe(struct reader *r)
 		only_mlp[json_integer_value(entry)] = true;
 	}
 	for (int i = 0; i < c->layers; i++) c->moe.layers += !only_mlp[i] && (i + 1) % step == 0;
+	if (c->moe.layers && r->family->cannot_run && !c->cannot_run[0])
+		snprintf(c->cannot_run, sizeof c->cannot_run, "%s (%s) can be planned but is not run by this version", r->family->type,
+		         r->family->cannot_run);
 	return STATUS_OK;
 }
 
