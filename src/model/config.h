@@ -70,7 +70,6 @@ struct model_config {
 
 	struct {
 		int k_heads, k_dim, v_heads, v_dim, conv_kernel;
-		enum dtype state_dtype; /* that the file asks for; the engine keeps S in F32 */
 		bool by_k_head; /* the checkpoint stores q k v z and b a interleaved by k head (qwen3_next), else as flat segments */
 	} gdn;                  /* k_heads 0: no GDN layer */
 	struct {

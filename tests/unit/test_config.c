@@ -367,7 +367,6 @@ static void test_hybrid_and_experts(void **state)
 	assert_int_equal(c.gdn.v_heads, 48);
 	assert_int_equal(c.gdn.k_dim, 128);
 	assert_int_equal(c.gdn.conv_kernel, 4);
-	assert_int_equal(c.gdn.state_dtype, DTYPE_F32);
 	assert_int_equal(c.layer_kind[2], LAYER_GDN);
 	assert_int_equal(c.layer_kind[3], LAYER_FULL);
 	assert_int_equal(c.layer_kind[7], LAYER_FULL);
