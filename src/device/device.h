@@ -137,6 +137,7 @@ struct device_ops {
 	enum status (*vector_put)(struct stream *stream, float *dst, const void *src, enum dtype dtype, int n, struct error *err);
 
 	size_t (*kv_bytes)(const struct kv_layout *layout);
+	size_t (*moe_scratch_bytes)(const struct device *device, const struct moe_shape *shape); /* NULL where ops.moe is */
 
 	/* Reads `bytes` (a multiple of 16) of device memory once, for measuring; *sum, device memory, takes what stands for the values read. NULL: none. */
 	enum status (*read_memory)(struct stream *stream, const void *data, size_t bytes, uint32_t *sum, struct error *err);
