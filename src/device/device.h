@@ -15,6 +15,7 @@
 #include "base/log.h"
 #include "base/status.h"
 #include "device/ops.h"
+#include "device/variant.h"
 
 struct device;
 struct stream;
@@ -138,6 +139,19 @@ struct device_ops {
 
 	size_t (*kv_bytes)(const struct kv_layout *layout);
 	size_t (*moe_scratch_bytes)(const struct device *device, const struct moe_shape *shape); /* NULL where ops.moe is */
+
+	/* Variants of a linear (variant.h); NULL entries: there is one way only. variants: those that this back end's dispatch can be told to take for the key,
+	 * the first of them "default"; returns how many, at most `max`. Being listed does not mean that it is legal, right or fast for the key. */
+	int (*linear_variants)(struct stream *stream, const struct linear_key *key, struct variant *out, int max);
+	/* From now on the stream's linears take these; replaces what was preferred before, count 0: nothing is. The list is copied. BAD_INPUT: a variant
+	 * that this back end does not have. A preference that cannot compute a problem is an error of the op, never another variant in silence. */
+	enum status (*linear_prefer)(struct stream *stream, const struct linear_preference *list, int count, struct error *err);
+	/* What the dispatch took for the last linear or fused op on this stream. */
+	void (*linear_ran)(const struct stream *stream, struct variant *out);
+	/* The kernels of a recorded graph in order of recording; returns how many there are, of which at most `max` are filled in. NULL: cannot tell. */
+	enum status (*graph_kernels)(struct graph *graph, struct kernel_launch *out, int max, int *count, struct error *err);
+	/* What results depend on besides the device's name: "driver 580.82, cublasLt 130100". Any thread. NULL: nothing. */
+	void (*versions)(const struct device *device, char *text, size_t bytes);
 
 	/* Reads `bytes` (a multiple of 16) of device memory once, for measuring; *sum, device memory, takes what stands for the values read. NULL: none. */
 	enum status (*read_memory)(struct stream *stream, const void *data, size_t bytes, uint32_t *sum, struct error *err);
