@@ -27,6 +27,7 @@ struct graph;
 	X(SHARDED, "sharded weights")        \
 	X(REPLICATED, "replicated weights")  \
 	X(KV, "kv cache")                    \
+	X(STATE, "state of sequences")       \
 	X(SCRATCH, "collective scratch")     \
 	X(WORKSPACE, "workspace")            \
 	X(RUNTIME, "runtime and context") /* of a GPU: what its memory holds besides, other processes' included */

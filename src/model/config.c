@@ -52,14 +52,11 @@ static const struct family {
 	{"qwen2", QKV_BIAS | WINDOW_LAYER, 0, 32, 32768, 4096, 0, NULL},
 	{"qwen3", ATTENTION_BIAS | QK_NORM | WINDOW_LAYER, 128, 32, 32768, 4096, 0, NULL},
 	{"qwen3_moe", ATTENTION_BIAS | QK_NORM | WINDOW_LAYER | MOE, 0, 4, 32768, 4096, 8, NULL},
-	{"qwen3_5_text", ATTENTION_BIAS | QK_NORM | HYBRID, 256, 4, 32768, 0, 0, "gated delta-net layers"},
-	{"qwen3_5", ATTENTION_BIAS | QK_NORM | HYBRID, 256, 4, 32768, 0, 0, "gated delta-net layers"},
-	{"qwen3_5_moe_text", ATTENTION_BIAS | QK_NORM | HYBRID | MOE | NO_DENSE_MLP | NORM_TOPK, 256, 2, 32768, 0, 8,
-     "gated delta-net layers and mixture of experts"},
-	{"qwen3_5_moe", ATTENTION_BIAS | QK_NORM | HYBRID | MOE | NO_DENSE_MLP | NORM_TOPK, 256, 2, 32768, 0, 8,
-     "gated delta-net layers and mixture of experts"},
-	{"qwen3_next", ATTENTION_BIAS | QK_NORM | HYBRID | MOE | GDN_BY_K_HEAD | NORM_TOPK, 256, 2, 32768, 0, 10,
-     "gated delta-net layers and mixture of experts"},
+	{"qwen3_5_text", ATTENTION_BIAS | QK_NORM | HYBRID, 256, 4, 32768, 0, 0, NULL},
+	{"qwen3_5", ATTENTION_BIAS | QK_NORM | HYBRID, 256, 4, 32768, 0, 0, NULL},
+	{"qwen3_5_moe_text", ATTENTION_BIAS | QK_NORM | HYBRID | MOE | NO_DENSE_MLP | NORM_TOPK, 256, 2, 32768, 0, 8, NULL},
+	{"qwen3_5_moe", ATTENTION_BIAS | QK_NORM | HYBRID | MOE | NO_DENSE_MLP | NORM_TOPK, 256, 2, 32768, 0, 8, NULL},
+	{"qwen3_next", ATTENTION_BIAS | QK_NORM | HYBRID | MOE | GDN_BY_K_HEAD | NORM_TOPK, 256, 2, 32768, 0, 10, NULL},
 };
 #define FAMILIES (sizeof families / sizeof *families)
 
@@ -187,6 +184,7 @@ static enum status read_switches(struct reader *r)
 	if (r->family->flags & MLP_BIAS) TRY(fields_bool(f, "mlp_bias", &c->mlp_bias, r->err));
 	else TRY(refuse_switch(r, "mlp_bias"));
 	c->qk_norm = r->family->flags & QK_NORM;
+	c->centred_norms = r->family->flags & HYBRID;
 
 	static const char *const softcaps[] = {"attn_logit_softcapping", "final_logit_softcapping"};
 	for (size_t i = 0; i < 2; i++)

@@ -320,7 +320,7 @@ const struct device_ops cpu_device_ops = {
 	.ops = {
 #define X(op) .op = cpu_##op,
 		OP_LIST(X)
-		X(moe)
+		OP_FAMILY_LIST(X)
 #undef X
 	},
 };

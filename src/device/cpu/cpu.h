@@ -2,6 +2,7 @@
  *
  * Ops run at the call, on the caller (member 0) and its team; a stream is only the workspace for them, made once. Files:
  * cpu.c memory, streams, table · ops.c row-wise ops · linear.c weights and linears · moe.c experts · attention.c cache and attention ·
+ * gdn.c gated delta net ·
  * isa*.c and kernels*.h inner loops · team.c threads · topology.c which cores · peak.c what the machine can do.
  */
 #ifndef TANDEM_DEVICE_CPU_CPU_H
@@ -103,7 +104,7 @@ size_t cpu_moe_scratch_bytes(const struct device *device, const struct moe_shape
 
 #define X(op) enum status cpu_##op(struct stream *stream, const struct op##_args *args, struct error *err);
 OP_LIST(X)
-X(moe)
+OP_FAMILY_LIST(X)
 #undef X
 
 #endif
