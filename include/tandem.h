@@ -190,6 +190,25 @@ TANDEM_API int tandem_logits(struct tandem *engine, const int32_t *tokens, int c
 TANDEM_API int tandem_trace_step(struct tandem *engine, void (*span)(void *context, int rank, const char *section, const char *op, double begin_us, double us),
                                  void *context, struct tandem_error *err);
 TANDEM_API int tandem_time_step(struct tandem *engine, int repeats, double *ms, struct tandem_error *err);
+/* Where the time of a step goes, in order. X(enumerator, name, what) */
+#define TANDEM_PHASE_LIST(X)                                                                           \
+	X(PLAN, "plan", "engine thread: who runs, with how many rows")                                     \
+	X(WAKE, "wake", "until the rank's thread has the plan")                                            \
+	X(PREPARE, "prepare", "rank: KV blocks, metadata of the rows, its copy put on the stream")         \
+	X(MEET, "meet", "rank: until all have come so far")                                                \
+	X(LAUNCH, "launch", "rank: a graph, or every op; the device has begun")                            \
+	X(WAIT, "wait", "rank: until the device is done")                                                  \
+	X(REPORT, "report", "until the engine thread knows that all ranks are done")                       \
+	X(COMMIT, "commit", "engine thread: KV of all ranks")                                              \
+	X(APPLY, "apply", "engine thread: tokens to sequences, their ends, the caller's events")
+enum tandem_phase {
+#define X(code, name, what) TANDEM_##code,
+	TANDEM_PHASE_LIST(X)
+#undef X
+	TANDEM_PHASES
+};
+/* Nanoseconds of all steps so far, as `rank` saw them. */
+TANDEM_API void tandem_get_phases(const struct tandem *engine, int rank, uint64_t ns[TANDEM_PHASES]);
 
 /* Async-signal-safe: the current and later steps end soon with CANCELLED until cleared (tandem_interrupt(engine, false)). */
 TANDEM_API void tandem_interrupt(struct tandem *engine, bool on);

@@ -36,6 +36,7 @@ struct tandem {
 	uint64_t finished, generated_tokens, aborted_groups, rebuilds;
 	uint64_t generation; /* of the last plan */
 	int collectives_per_step;
+	struct step_clock clock; /* PLAN, APPLY */
 	double load_ms;
 	void (*user_log)(void *, int, const char *);
 	void (*user_progress)(void *, const char *, uint64_t, uint64_t);

@@ -11,6 +11,7 @@
 #include "device/device.h"
 #include "engine/kv.h"
 #include "engine/step.h"
+#include "engine/step_clock.h"
 #include "engine/trace.h"
 #include "model/config.h"
 #include "model/rope.h"
@@ -116,6 +117,7 @@ struct rank {
 	int host_block_count;
 	struct recorded_step recorded[STEP_BUCKETS][RESULT_COUNT]; /* graphs.h */
 	int replays; /* which of them in this step, for comparison with the peers */
+	struct step_clock clock;  /* WAKE to REPORT */
 	struct trace *trace;      /* made by the first measurement */
 	bool tracing;             /* the step that is being put on the stream is traced */
 	void **allocations; /* device memory of weights and buffers, for the way out */
