@@ -56,6 +56,8 @@ struct tandem_options {
 	uint64_t kv_shuffle;   /* tests: non-zero permutes each rank's physical blocks differently */
 	bool no_graphs;        /* GPU: launch every kernel of a decode step by itself; the same bits, later */
 	const char *lm_head;   /* "vocab": its rows are split over the ranks; "rank0": rank 0 computes all logits; "auto": vocab */
+	const char *embedding; /* "replicated": its table is whole on every rank; "vocab": rows of the vocabulary on each, for an all-reduce more; "auto": vocab
+	                        * on GPUs, unless the LM head is the same table. The same bits */
 	bool tp_invariant;     /* GPU: the same bits at every world size, slower; a CPU gives them always */
 	bool random_weights;   /* ignore weight files */
 	uint64_t random_seed;
@@ -78,10 +80,10 @@ struct tandem_rank_bytes {
 	uint64_t sharded, replicated, kv, scratch, workspace, runtime, peak; /* runtime: a GPU's context and the like; peak: of all together */
 };
 struct tandem_info {
-	const char *device, *isa, *lm_head; /* e.g. "cpu", "avx512", "rank0" */
+	const char *device, *isa, *lm_head, *embedding; /* e.g. "cpu", "avx512", "rank0", "replicated" */
 	int world_size, threads, vocab_size, layers, context, max_sequences;
 	int eos[16], eos_count, bos; /* bos -1: none */
-	int collectives_per_step;    /* all-reduces in the last step; 0 before the first, and on one GPU, which has nothing to reduce */
+	int collectives_per_step;    /* all-reduces in the last step: two a layer, and one of a split embedding; 0 before the first, and on one GPU, which has nothing to reduce */
 	uint64_t steps;              /* generation of the last step */
 	uint64_t weight_bytes;       /* all ranks together, as stored */
 	uint64_t checkpoint_bytes_read;

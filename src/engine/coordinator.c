@@ -185,7 +185,7 @@ static uint64_t need_bytes(const struct coordinator_options *o, const struct wor
 	struct step_limits limits = rank_limits(&o->rank);
 	enum dtype activation = w->rank.activation;
 	const struct plan_options options = {.max_rows = limits.max_rows, .max_outputs = limits.max_outputs, .context = o->rank.max_context,
-	                                     .head_on_rank0 = o->rank.head_on_rank0, .activation = activation, .kv = activation,
+	                                     .head_on_rank0 = o->rank.head_on_rank0, .embedding_split = o->rank.embedding_split, .activation = activation, .kv = activation,
 	                                     .partial = w->comm_options.dtype};
 	plan_degree(&plan, &o->model->config, o->world_size, &options);
 	uint64_t kv = (uint64_t)(o->rank.kv.blocks + 1) * (uint64_t)o->rank.kv.block_tokens * plan.kv_per_token;

@@ -29,7 +29,7 @@ struct tandem {
 	uint64_t next_id;
 	uint64_t cache_salt;        /* of this process */
 	bool prefix_cache;
-	bool head_on_rank0;
+	bool head_on_rank0, embedding_split;
 	bool graphs, invariant;
 	int max_queue;
 	struct sequence *kept;      /* ended in the last step and scored: their prompt's log-probabilities can still be asked for */

@@ -40,7 +40,8 @@ struct layer_weights {
 };
 
 struct rank_weights {
-	struct linear_weight embed; /* [V, H], whole on every rank */
+	struct linear_weight embed; /* [V, H], or of a split embedding this rank's rows */
+	int embed_begin;            /* token of the first of them */
 	struct linear_weight head;  /* [head rows of this rank, H]; a view of embed when tied */
 	int head_begin;             /* first vocabulary row of `head` */
 	float *final_norm;          /* [H] */
@@ -88,6 +89,7 @@ struct rank_options {
 	int max_context;
 	bool graphs;    /* decode steps are recorded and replayed, where back end and collectives can */
 	bool head_on_rank0; /* rank 0 computes all logits; else each rank those of its vocabulary rows */
+	bool embedding_split; /* each rank has its vocabulary rows of the embedding, those of its head where that is the same table */
 	bool invariant; /* the same bits at every world size, where that is a choice (--tp-invariant) */
 };
 
