@@ -123,11 +123,13 @@ struct random_region {
 	enum dtype dtype;
 };
 
-/* out[t] = table[token[t]] widened to f32. */
+/* out[t] = table[token[t] - begin], widened. A replicated out wants a table of all tokens. A partial one is made from the rows that this rank has:
+ * tokens of other ranks, and all slots but the first, are -0.0, which changes no value that it is added to. */
 struct embed_args {
 	const struct linear_weight *table;
-	const int32_t *token; /* [T], each within [0, table->n) (checked by the engine) */
-	struct tensor out;    /* [T,H] replicated */
+	int begin;            /* token of the table's first row; 0 where out is replicated */
+	const int32_t *token; /* [T], each a token of the vocabulary (checked by the engine) */
+	struct tensor out;    /* [T,H] replicated or partial */
 };
 
 /* out = x * rsqrt(mean(x^2) + eps) * weight, row by row. */
@@ -273,6 +275,40 @@ struct mlp_in_args {
 	struct tensor out;     /* [T, I] sharded */
 };
 
+/* The experts of a layer on one rank: SwiGLU MLPs whose inner dimension is cut, one behind the other in memory; and the one that takes part for
+ * every row, where there is one. All weights of one plain type. */
+struct moe_weights {
+	int experts;                     /* E */
+	struct linear_weight router;     /* [E, H], whole; with a shared expert [E + 1, H], its gate last */
+	struct linear_weight gate_up;    /* of expert 0: [2I/P, H] gate rows, up rows */
+	struct linear_weight down;       /* of expert 0: [H, I/P] */
+	size_t gate_up_bytes, down_bytes; /* from an expert to the next */
+	struct linear_weight shared_gate_up, shared_down; /* [2Is/P, H], [H, Is/P]; n 0: no shared expert */
+};
+
+/* What the memory for moe's intermediate results depends on: device_ops.moe_scratch_bytes. */
+struct moe_shape {
+	int rows;           /* of the largest call */
+	int hidden, experts, top_k;
+	int inner, shared_inner; /* local */
+	int leaves;         /* local, of the summation tree */
+};
+
+/* y = sum over the row's top_k experts e, ascending, of p_e E_e(x) + sigmoid(x g) S(x), E and S this rank's part of the experts. p: softmax of the
+ * router's logits over all experts; the largest are chosen, of equal ones the lower index; norm_topk: divided by their sum. As a row-parallel linear:
+ * y partial [spans][T][H] with a split, or accumulated. */
+struct moe_args {
+	struct tensor x; /* [T,H] replicated */
+	const struct moe_weights *weights;
+	int top_k;
+	bool norm_topk;
+	const struct sum_split *split;
+	struct tensor y;
+	bool accumulate; /* y f32 replicated, y +=; only where device_ops.accumulates */
+	void *scratch;   /* device memory, device_ops.moe_scratch_bytes of a shape with at least as many rows; contents do not matter */
+};
+#define MOE_MAX_TOP_K 64
+
 /* The best of each row: the largest value, the smallest index among equals; a row with NaN has index -1. */
 struct best_token {
 	float value;
@@ -334,7 +370,8 @@ static inline size_t sample_scratch_bytes(int rows)
 /* Ops of single families. A back end that lacks one (NULL) cannot run models that need it; loader_check says so. */
 #define OP_FAMILY_LIST(X) \
 	X(gdn)            \
-	X(gate)
+	X(gate)           \
+	X(moe)
 
 #define OP_LIST(X) \
 	X(embed)       \

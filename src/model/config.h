@@ -19,6 +19,7 @@
 #define MODEL_MAX_EOS 16
 #define MODEL_MAX_LAYERS 1024
 #define MODEL_MAX_HEAD_DIM 512
+#define MODEL_MAX_EXPERTS_PER_TOKEN 64 /* of models that run */
 #define MODEL_MAX_ROLES 48
 
 enum rope_type { ROPE_DEFAULT, ROPE_LINEAR, ROPE_DYNAMIC, ROPE_LLAMA3, ROPE_YARN, ROPE_FACTORS };
@@ -76,6 +77,9 @@ struct model_config {
 		int experts, experts_per_token, intermediate;
 		int shared_intermediate; /* 0: no shared expert */
 		int layers;              /* how many layers have experts instead of one MLP */
+		bool norm_topk;          /* the weights of a token's experts are made to sum to 1 */
+		bool stacked;            /* the checkpoint has all experts in one tensor; manifest_match asks it */
+		bool sparse[MODEL_MAX_LAYERS]; /* which layers have experts */
 	} moe;                  /* experts 0: dense */
 	char tensor_prefix[48]; /* "model." or "model.language_model."; manifest_match asks the checkpoint */
 	char cannot_run[200];   /* empty: runs. Else why not, for the message */
