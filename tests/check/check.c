@@ -361,6 +361,7 @@ int main(int argc, char **argv)
 #define X(op) run_check(&c, #op, check_##op, only);
 		X(exp)
 		OP_LIST(X)
+		OP_FAMILY_LIST(X)
 		X(moe)
 #undef X
 		printf("%d passed, %d failed\n", c.passed, c.failed);
