@@ -123,11 +123,13 @@ struct random_region {
 	enum dtype dtype;
 };
 
-/* out[t] = table[token[t]] widened to f32. */
+/* out[t] = table[token[t] - begin], widened. A replicated out wants a table of all tokens. A partial one is made from the rows that this rank has:
+ * tokens of other ranks, and all slots but the first, are -0.0, which changes no value that it is added to. */
 struct embed_args {
 	const struct linear_weight *table;
-	const int32_t *token; /* [T], each within [0, table->n) (checked by the engine) */
-	struct tensor out;    /* [T,H] replicated */
+	int begin;            /* token of the table's first row; 0 where out is replicated */
+	const int32_t *token; /* [T], each a token of the vocabulary (checked by the engine) */
+	struct tensor out;    /* [T,H] replicated or partial */
 };
 
 /* out = x * rsqrt(mean(x^2) + eps) * weight, row by row. */

@@ -75,6 +75,22 @@ static enum status row_parallel(struct rank *rank, struct tensor in, const struc
 	return reduce(rank, partial, bias, s, next_norm, err);
 }
 
+/* s.x = the tokens' rows of the embedding. Of a split one each rank adds those that it has: a sum with one term, which is exact. */
+static enum status embedding(struct rank *rank, struct hidden *s, struct error *err)
+{
+	const struct rank_weights *w = &rank->weights;
+	struct tensor partial;
+	if (!rank->options.embedding_split) {
+		RUN(embed, {.table = &w->embed, .token = rank->rows.token, .out = s->x});
+		return STATUS_OK;
+	}
+	TRY(COMM(rank->comm, partial, s->x.rows, &partial, err));
+	RUN(embed, {.table = &w->embed, .begin = w->embed_begin, .token = rank->rows.token, .out = partial});
+	TRY(COMM(rank->comm, all_reduce, rank->stream, &((struct all_reduce_args){.partial = partial, .x = s->x}), err));
+	TRY(rank_mark(rank, "all_reduce", err));
+	return rank_moves(rank, err);
+}
+
 /* From the residual stream to queries (first columns of qkv) and cache. */
 static enum status attention_in(struct rank *rank, int layer, int nth, struct hidden *s, struct tensor qkv, struct error *err)
 {
@@ -189,7 +205,7 @@ enum status forward_layers(struct rank *rank, struct error *err)
 	struct tensor all_angles = tensor_view(rank->buffers.rope, DTYPE_F32, TENSOR_REPLICATED, rank->options.max_context, c->rotary_dim);
 
 	RUN(gather_rows, {.x = all_angles, .row = rank->rows.position, .out = angles});
-	RUN(embed, {.table = &rank->weights.embed, .token = rank->rows.token, .out = s.x});
+	TRY(embedding(rank, &s, err));
 	for (int layer = 0, attention = 0, gdn = 0; layer < c->layers; layer++) {
 		if (c->layer_kind[layer] == LAYER_GDN) TRY(gdn_block(rank, layer, gdn++, &s, err));
 		else TRY(attention_block(rank, layer, attention++, &s, err));

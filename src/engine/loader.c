@@ -86,6 +86,15 @@ enum status loader_check(const struct model *model, const struct device_ops *ops
 	return STATUS_OK;
 }
 
+enum dtype loader_embedding_dtype(const struct model *model)
+{
+	const struct weight *w = manifest_find(&model->manifest, WEIGHT_EMBED, -1);
+	struct source_tensor tensor = {.dtype = model->config.dtype};
+	struct error ignored = {0};
+	(void)!source_find(model->source, w->name, w->dims, w->rows, w->cols, &tensor, &ignored);
+	return tensor.dtype;
+}
+
 uint64_t loader_bytes(const struct model *model)
 {
 	uint64_t total = 0;
@@ -347,13 +356,13 @@ static enum status alloc_moe(struct rank *rank, int layer, struct error *err)
 	return STATUS_OK;
 }
 
-/* The vocabulary rows whose logits this rank computes: whole granules, as even as they go, so that a tied head is a view. */
-static void head_range(const struct rank *rank, int *begin, int *end)
+/* This rank's vocabulary rows: whole granules, as even as they go, so that a tied head is a view; or all of them on rank 0. */
+static void vocab_range(const struct rank *rank, bool all_on_rank0, int *begin, int *end)
 {
 	int64_t granule = rank->device->vt->linear_granule, vocab = rank->model->config.vocab_size;
 	int64_t panels = (vocab + granule - 1) / granule;
 	int64_t lo = panels * rank->index / rank->world_size * granule, hi = panels * (rank->index + 1) / rank->world_size * granule;
-	if (rank->options.head_on_rank0) {
+	if (all_on_rank0) {
 		lo = rank->index ? vocab : 0;
 		hi = vocab;
 	}
@@ -366,13 +375,18 @@ static enum status alloc_outer(struct rank *rank, struct error *err)
 	const struct model_config *c = &rank->model->config;
 	const struct manifest *m = &rank->model->manifest;
 	struct rank_weights *w = &rank->weights;
-	int begin, end;
-	head_range(rank, &begin, &end);
+	const bool split = rank->options.embedding_split;
+	int begin, end, rows = c->vocab_size;
+	if (split) {
+		vocab_range(rank, c->tied && rank->options.head_on_rank0, &w->embed_begin, &end);
+		rows = end - w->embed_begin;
+	}
+	vocab_range(rank, rank->options.head_on_rank0, &begin, &end);
 	w->head_begin = begin;
-	TRY(alloc_linear(rank, manifest_find(m, WEIGHT_EMBED, -1), c->vocab_size, c->hidden_size, MEM_REPLICATED, &w->embed, err));
+	TRY(alloc_linear(rank, manifest_find(m, WEIGHT_EMBED, -1), rows, c->hidden_size, split ? MEM_SHARDED : MEM_REPLICATED, &w->embed, err));
 	TRY(rank_alloc(rank, (size_t)c->hidden_size * sizeof(float), MEM_REPLICATED, "final norm", (void **)&w->final_norm, err));
 	if (c->tied) {
-		w->head = linear_view(rank->device->vt, &w->embed, begin, end - begin);
+		w->head = linear_view(rank->device->vt, &w->embed, begin - w->embed_begin, end - begin);
 		return STATUS_OK;
 	}
 	return alloc_linear(rank, manifest_find(m, WEIGHT_LM_HEAD, -1), end - begin, c->hidden_size, MEM_SHARDED, &w->head, err);
@@ -452,10 +466,11 @@ static enum status bring_outer(struct rank *rank, struct rank *const *ranks, uin
 	struct rank_weights *w = &rank->weights;
 	const struct weight *embed = manifest_find(&rank->model->manifest, WEIGHT_EMBED, -1);
 	const struct weight *norm = manifest_find(&rank->model->manifest, WEIGHT_FINAL_NORM, -1);
-	struct shard_spec whole = {.axis = -1, .local_rows = c->vocab_size, .local_cols = c->hidden_size};
+	const bool split = rank->options.embedding_split;
+	struct shard_spec whole = {.axis = split ? 0 : -1, .begin = w->embed_begin, .local_rows = w->embed.n, .local_cols = c->hidden_size};
 	struct place here = {.linear = &w->embed}, there = {.linear = ranks ? &ranks[0]->weights.embed : NULL};
 	TRY(visit(rank, seq, err));
-	TRY(bring(rank, embed, &here, ranks ? &there : NULL, 0, &whole, err));
+	if (w->embed.n) TRY(bring(rank, embed, &here, ranks ? &there : NULL, split ? rank->index : 0, &whole, err));
 	whole = (struct shard_spec){.axis = -1, .local_rows = c->hidden_size, .local_cols = 1};
 	here = (struct place){.vector = w->final_norm};
 	there = (struct place){.vector = ranks ? ranks[0]->weights.final_norm : NULL};

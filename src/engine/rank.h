@@ -11,6 +11,7 @@
 #include "device/device.h"
 #include "engine/kv.h"
 #include "engine/step.h"
+#include "engine/step_clock.h"
 #include "engine/trace.h"
 #include "model/config.h"
 #include "model/rope.h"
@@ -58,7 +59,8 @@ struct layer_weights {
 };
 
 struct rank_weights {
-	struct linear_weight embed; /* [V, H], whole on every rank */
+	struct linear_weight embed; /* [V, H], or of a split embedding this rank's rows */
+	int embed_begin;            /* token of the first of them */
 	struct linear_weight head;  /* [head rows of this rank, H]; a view of embed when tied */
 	int head_begin;             /* first vocabulary row of `head` */
 	float *final_norm;          /* [H] */
@@ -108,6 +110,7 @@ struct rank_options {
 	int max_context;
 	bool graphs;    /* decode steps are recorded and replayed, where back end and collectives can */
 	bool head_on_rank0; /* rank 0 computes all logits; else each rank those of its vocabulary rows */
+	bool embedding_split; /* each rank has its vocabulary rows of the embedding, those of its head where that is the same table */
 	bool invariant; /* the same bits at every world size, where that is a choice (--tp-invariant) */
 };
 
@@ -138,6 +141,7 @@ struct rank {
 	int host_block_count;
 	struct recorded_step recorded[STEP_BUCKETS][RESULT_COUNT]; /* graphs.h */
 	int replays; /* which of them in this step, for comparison with the peers */
+	struct step_clock clock;  /* WAKE to REPORT */
 	struct trace *trace;      /* made by the first measurement */
 	bool tracing;             /* the step that is being put on the stream is traced */
 	void **allocations; /* device memory of weights and buffers, for the way out */

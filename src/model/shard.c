@@ -525,3 +525,9 @@ enum status shard_degree(const struct model_config *config, int world_size, stru
 	return FAIL(err, BAD_INPUT, "tensor parallelism over %d ranks: %s%s%s; degrees that work: %s", world_size, reason[0],
 	            reasons > 1 ? "; " : "", reasons > 1 ? reason[1] : "", works);
 }
+
+bool shard_embedding(const struct model_config *config, int world_size, const char *choice, bool one_memory)
+{
+	if (world_size == 1 || !strcmp(choice, "replicated")) return false;
+	return !strcmp(choice, "vocab") || (!config->tied && !one_memory);
+}

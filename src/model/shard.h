@@ -118,6 +118,10 @@ enum status shard_validate(const struct shard_spec *spec, const char *name, size
 /* All ranks' specs of one tensor: the distinct parts are disjoint and cover the axis, replicas agree. */
 enum status shard_validate_group(const struct shard_spec *specs, int world_size, const char *name, struct error *err) NODISCARD;
 
+/* Whether each rank has its vocabulary rows of the embedding alone, which then costs an all-reduce. choice: "auto", "vocab" or "replicated"; auto: where
+ * ranks have memories of their own and the embedding is not the LM head as well. Never with one rank. */
+bool shard_embedding(const struct model_config *config, int world_size, const char *choice, bool one_memory);
+
 #define SHARD_MAX_WORLD 64
 /* A degree is legal if every rank gets whole query heads, whole KV heads (or one shared KV head), an equal share of the intermediate
  * size (and of GDN heads, expert widths), whole blocks of quantised row-parallel weights, and whole leaves of the summation tree. The

@@ -85,12 +85,19 @@ static void embed_chunk(void *context, int chunk, int member)
 	(void)member;
 	const struct row_job *job = context;
 	const struct embed_args *args = job->args;
-	for (int t = chunk_begin(job, chunk); t < chunk_end(job, chunk); t++) widen_row(cpu_row(&args->out, t), args->table, args->token[t]);
+	const int cols = args->out.cols;
+	for (int t = chunk_begin(job, chunk); t < chunk_end(job, chunk); t++) {
+		const int64_t row = (int64_t)args->token[t] - args->begin;
+		const bool here = row >= 0 && row < args->table->n;
+		if (here) widen_row(cpu_row(&args->out, t), args->table, (int)row);
+		for (int s = here; s < args->out.slots; s++)
+			for (int i = 0; i < cols; i++) cpu_row(&args->out, t)[s * args->out.slot_stride + i] = -0.0f;
+	}
 }
 
 enum status cpu_embed(struct stream *stream, const struct embed_args *args, struct error *err)
 {
-	TRY(tensor_expect(&args->out, TENSOR_REPLICATED, "embed out", err));
+	if (args->out.dist != TENSOR_PARTIAL) TRY(tensor_expect(&args->out, TENSOR_REPLICATED, "embed out", err));
 	TRY(expect_shape(&args->out, args->out.rows, args->table->k, "embed out", err));
 	run_rows(stream, args, args->out.rows, (int64_t)args->table->k * 4, embed_chunk); /* a cache line an element */
 	return STATUS_OK;
