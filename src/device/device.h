@@ -27,6 +27,7 @@ struct graph;
 	X(SHARDED, "sharded weights")        \
 	X(REPLICATED, "replicated weights")  \
 	X(KV, "kv cache")                    \
+	X(STATE, "state of sequences")       \
 	X(SCRATCH, "collective scratch")     \
 	X(WORKSPACE, "workspace")            \
 	X(RUNTIME, "runtime and context") /* of a GPU: what its memory holds besides, other processes' included */
@@ -148,6 +149,7 @@ struct device_ops {
 	enum status (*vector_put)(struct stream *stream, float *dst, const void *src, enum dtype dtype, int n, struct error *err);
 
 	size_t (*kv_bytes)(const struct kv_layout *layout);
+	size_t (*moe_scratch_bytes)(const struct device *device, const struct moe_shape *shape); /* NULL where ops.moe is */
 
 	/* Variants of a linear (variant.h); NULL entries: there is one way only. variants: those that this back end's dispatch can be told to take for the key,
 	 * the first of them "default"; returns how many, at most `max`. Being listed does not mean that it is legal, right or fast for the key. */

@@ -325,9 +325,11 @@ const struct device_ops cpu_device_ops = {
 	.linear_copy_rows = cpu_linear_copy_rows,
 	.vector_put = cpu_vector_put,
 	.kv_bytes = cpu_kv_bytes,
+	.moe_scratch_bytes = cpu_moe_scratch_bytes,
 	.ops = {
 #define X(op) .op = cpu_##op,
 		OP_LIST(X)
+		OP_FAMILY_LIST(X)
 #undef X
 	},
 };
