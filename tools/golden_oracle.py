@@ -4,7 +4,8 @@
     python3 tools/golden_oracle.py tests/golden/NAME [...]     compare with the recorded logits, print the error
 
 It reads a Hugging Face style folder (config.json in the old or the new key style, safetensors in one file or several)
-and knows the dense Llama, Mistral, Qwen2 and Qwen3 layers with every RoPE type that the golden models use. It
+and knows the dense Llama, Mistral, Qwen2 and Qwen3 layers with every RoPE type that the golden models use, and
+layers with experts. It
 shares no code with transformers; where the two agree, the formulas are right and the difference is what
 transformers' float32 costs. Slow and small on purpose: no cache, no batch, [T, V] logits in one go. Needs numpy only.
 """
@@ -53,6 +54,7 @@ def read_config(path):
     heads = config["num_attention_heads"]
     config["num_key_value_heads"] = config.get("num_key_value_heads") or heads
     config["head_dim"] = config.get("head_dim") or config["hidden_size"] // heads
+    config.setdefault("norm_topk_prob", config["model_type"] != "qwen3_moe")
     rope = dict(config.get("rope_parameters") or config.get("rope_scaling") or {})
     rope["rope_type"] = rope.get("rope_type", rope.get("type", "default"))
     rope["rope_theta"] = rope.get("rope_theta", config.get("rope_theta", 10000.0))
@@ -172,8 +174,46 @@ def mlp(x, weights, prefix):
     return linear(gate / (1 + np.exp(-gate)) * up, weights, prefix + "down_proj")
 
 
-def logits(config, weights, tokens):
-    """[T, V] logits in float64."""
+def expert_weights(weights, prefix, e):
+    """(gate and up rows, down) of expert e from either layout of the checkpoint."""
+    if prefix + "gate_up_proj" in weights:
+        return weights[prefix + "gate_up_proj"][e], weights[prefix + "down_proj"][e]
+    gate_up = [weights[f"{prefix}{e}.{name}_proj.weight"] for name in ("gate", "up")]
+    return np.concatenate(gate_up), weights[f"{prefix}{e}.down_proj.weight"]
+
+
+def experts(x, weights, prefix, config, gaps):
+    """The routed experts and, where there is one, the shared expert behind its gate. `gaps` takes, for each token, by how much its last chosen
+    expert's logit exceeds the next one's."""
+    scores = linear(x, weights, prefix + "gate")
+    p = np.exp(scores - scores.max(-1, keepdims=True))
+    p /= p.sum(-1, keepdims=True)
+    k = config["num_experts_per_tok"]
+    order = np.argsort(-p, axis=-1, kind="stable")
+    if k < p.shape[-1]:
+        ranked = -np.sort(-scores, axis=-1)
+        gaps.extend((ranked[:, k - 1] - ranked[:, k]).tolist())
+    y = np.zeros_like(x)
+    for t, row in enumerate(x):
+        chosen = order[t, :k]
+        weight = np.ones(k) if config.get("router_weights") == "none" else p[t, chosen]
+        if config["norm_topk_prob"]:
+            weight = weight / weight.sum()
+        for e, w in zip(chosen, weight):
+            gate_up, down = expert_weights(weights, prefix + "experts.", e)
+            gate, up = np.split(gate_up @ row, 2)
+            y[t] += w * (down @ (gate / (1 + np.exp(-gate)) * up))
+    if prefix + "shared_expert_gate.weight" in weights:
+        shared = mlp(x, weights, prefix + "shared_expert.")
+        if config.get("shared_gate") != "none":
+            shared = shared / (1 + np.exp(-linear(x, weights, prefix + "shared_expert_gate")))
+        y += shared
+    return y
+
+
+def logits(config, weights, tokens, gaps=None):
+    """[T, V] logits in float64. `gaps`: a list for those of the routers."""
+    gaps = [] if gaps is None else gaps
     eps = config["rms_norm_eps"]
     x = weights["model.embed_tokens.weight"][tokens]
     cos, sin = rope_tables(config["rope"], config["head_dim"], np.arange(len(tokens)))
@@ -182,7 +222,10 @@ def logits(config, weights, tokens):
         h = rms(x, weights[layer + "input_layernorm.weight"], eps)
         x = x + attention(h, weights, layer + "self_attn.", config, cos, sin, layer_window(config, i))
         h = rms(x, weights[layer + "post_attention_layernorm.weight"], eps)
-        x = x + mlp(h, weights, layer + "mlp.")
+        if layer + "mlp.gate.weight" in weights:
+            x = x + experts(h, weights, layer + "mlp.", config, gaps)
+        else:
+            x = x + mlp(h, weights, layer + "mlp.")
     head = "model.embed_tokens" if config.get("tie_word_embeddings", False) else "lm_head"
     return rms(x, weights["model.norm.weight"], eps) @ weights[head + ".weight"].T
 

@@ -22,6 +22,7 @@ position p uses theta'(max(p + 1, max_position_embeddings)). The case `long` rec
 import argparse
 import copy
 import json
+import math
 import re
 import shutil
 import struct
@@ -40,6 +41,7 @@ import golden_oracle as oracle
 GOLDEN = Path(__file__).resolve().parent.parent / "tests" / "golden"
 AGREE = 1e-5           # transformers (f32) against the oracle (f64), relative L2
 SENSITIVE = 1e-2       # a wrong forward pass must be at least this far off
+MIN_GAP = 1e-3         # least gap between the router's logits of the last expert chosen and of the next
 MIN_MARGIN = 5e-3      # least gap between the two largest logits, at every position
 MIN_DISTINCT = 12      # distinct tokens in a continuation: one that runs in a circle tests little
 UNUSED_EOS = 2         # eos of all models; in no continuation
@@ -62,6 +64,7 @@ class Golden:
     files: int = 1                                  # number of safetensors files
     keep_head: bool = False                         # a tied model whose file still has lm_head.weight
     nested: bool = False                            # config under text_config, tensors under model.language_model.
+    stacked: bool = False                           # all experts of a layer in one tensor (transformers 5); else one for each
     stop: bool = False                              # eos lists in config.json and generation_config.json
     wrong: dict = field(default_factory=dict)       # name of a mistake -> what it does to the oracle's config
 
@@ -72,6 +75,8 @@ BASE = dict(vocab_size=160, hidden_size=64, intermediate_size=64, num_hidden_lay
 NO_SCALING = {"rope": {"rope_type": "default"}}
 LLAMA3 = {"rope_type": "llama3", "rope_theta": 500.0, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
           "original_max_position_embeddings": 32}
+
+MOE_WRONG = {"logits chosen without their softmax": {"router_weights": "none"}, "an expert more": {"num_experts_per_tok": 4}}
 
 MODELS = [
     Golden("llama", "plain Llama, untied head, F32", {}, dtype="F32", style="old",
@@ -147,6 +152,19 @@ MODELS = [
            dict(head_dim=16, rms_norm_eps=1e-6, tie_word_embeddings=True, use_sliding_window=False, sliding_window=None,
                 max_window_layers=2, rope_parameters={"rope_type": "default", "rope_theta": 1000000.0}),
            model_type="qwen3", stop=True),
+    Golden("qwen3-moe", "Qwen3-MoE: 2 of 8 experts on every layer, a tensor per expert; weights of the chosen do not sum to 1",
+           dict(num_experts=8, num_experts_per_tok=2, moe_intermediate_size=32, norm_topk_prob=False, tie_word_embeddings=True,
+                use_sliding_window=False, sliding_window=None),
+           model_type="qwen3_moe", wrong={**MOE_WRONG, "weights made to sum to 1": {"norm_topk_prob": True}}),
+    Golden("qwen3-moe-norm", "Qwen3-MoE with norm_topk_prob, mlp_only_layers [0], all experts in one tensor",
+           dict(num_hidden_layers=3, num_experts=6, num_experts_per_tok=3, moe_intermediate_size=24, norm_topk_prob=True,
+                mlp_only_layers=[0], tie_word_embeddings=True, use_sliding_window=False, sliding_window=None),
+           model_type="qwen3_moe", stacked=True, wrong={**MOE_WRONG, "norm ignored": {"norm_topk_prob": False}}),
+    Golden("qwen3-moe-step", "Qwen3-MoE with decoder_sparse_step 2: layers 1 and 3 have experts; 12 query and 3 KV heads; F16",
+           dict(hidden_size=72, num_attention_heads=12, num_key_value_heads=3, intermediate_size=48, num_hidden_layers=4, num_experts=5, head_dim=8,
+                num_experts_per_tok=2, moe_intermediate_size=36, norm_topk_prob=False, decoder_sparse_step=2,
+                tie_word_embeddings=True, use_sliding_window=False, sliding_window=None), dtype="F16",
+           model_type="qwen3_moe", style="old", files=2, wrong=MOE_WRONG),
     Golden("llama-split", "three safetensors files with model.safetensors.index.json",
            dict(tie_word_embeddings=True), files=3),
     Golden("llama-tied-head", "tied embeddings although the file also has lm_head.weight (equal to the embedding)",
@@ -168,7 +186,7 @@ def random_tensor(model, seed, name, shape):
     if "embed_tokens" in name or "lm_head" in name:
         return rng.normal(0, 0.25, shape)
     gain = 1.5 if re.search(r"[qk]_proj", name) else 1.2
-    return rng.normal(0, gain / np.sqrt(shape[1]), shape)
+    return rng.normal(0, gain / np.sqrt(shape[-1]), shape)
 
 
 def encode(values, dtype):
@@ -193,8 +211,24 @@ def write_safetensors(path, tensors, dtype):
     path.write_bytes(struct.pack("<Q", len(text)) + text + blob)
 
 
+def tensor_per_expert(tensors):
+    """The layout of most published checkpoints: `experts.E.gate_proj.weight` and so on."""
+    split = {}
+    for name, value in tensors.items():
+        if not re.search(r"\.experts\.(gate_up|down)_proj$", name):
+            split[name] = value
+            continue
+        prefix, kind = name.rsplit(".", 1)
+        for e, rows in enumerate(value):
+            parts = {"down_proj": rows} if kind == "down_proj" else dict(zip(("gate_proj", "up_proj"), np.split(rows, 2)))
+            split.update({f"{prefix}.{e}.{part}.weight": part_rows for part, part_rows in parts.items()})
+    return split
+
+
 def write_weights(folder, golden, seed, shapes):
     tensors = {name: random_tensor(golden.name, seed, name, shape) for name, shape in shapes.items()}
+    if not golden.stacked:
+        tensors = tensor_per_expert(tensors)
     if golden.config.get("tie_word_embeddings"):
         tensors.pop("lm_head.weight", None)
     if golden.keep_head:
@@ -227,7 +261,7 @@ def new_style(golden):
     """config.json as transformers 5 writes it."""
     torch_dtype = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}[golden.dtype]
     architecture = {"llama": "LlamaForCausalLM", "mistral": "MistralForCausalLM", "qwen2": "Qwen2ForCausalLM",
-                    "qwen3": "Qwen3ForCausalLM"}[golden.model_type]
+                    "qwen3": "Qwen3ForCausalLM", "qwen3_moe": "Qwen3MoeForCausalLM"}[golden.model_type]
     settings = copy.deepcopy({**BASE, **golden.config})       # the config class edits what it is given
     settings.update(bos_token_id=1, eos_token_id=[UNUSED_EOS, 3] if golden.stop else UNUSED_EOS,
                     architectures=[architecture], dtype=torch_dtype)
@@ -245,6 +279,8 @@ def old_style(golden, config):
     config["torch_dtype"] = config.pop("dtype")
     config["transformers_version"] = "4.46.0"
     config.pop("layer_types", None)
+    if "num_local_experts" in config:
+        config["num_experts"] = config.pop("num_local_experts")
     config.update(golden.old)
     return dict(sorted(config.items()))
 
@@ -362,9 +398,10 @@ def record_stop(folder, golden, model, case):
 # ---- proofs ----------------------------------------------------------------------------------------------------
 
 def legal_degrees(config):
-    """Degrees up to 8 at which heads and intermediate size divide (KV heads may be replicated)."""
-    q, kv, inter = config["num_attention_heads"], config["num_key_value_heads"], config["intermediate_size"]
-    return [p for p in range(1, 9) if q % p == 0 and (kv % p == 0 or p % kv == 0) and inter % p == 0]
+    """Degrees up to 8 at which heads and intermediate sizes divide (KV heads may be replicated)."""
+    q, kv = config["num_attention_heads"], config["num_key_value_heads"]
+    inner = [config["intermediate_size"], config.get("moe_intermediate_size", 0), config.get("shared_expert_intermediate_size", 0)]
+    return [p for p in range(1, 9) if q % p == 0 and (kv % p == 0 or p % kv == 0) and all(size % p == 0 for size in inner)]
 
 
 def other_rope_layout(weights, config):
@@ -419,6 +456,14 @@ def check_sensitivity(folder, golden, cases):
 
 # ---- commands --------------------------------------------------------------------------------------------------
 
+def clear_choices(folder, cases):
+    """No token of any case is close to choosing another expert."""
+    config, weights, gaps = oracle.read_config(folder / "config.json"), oracle.read_weights(folder), [math.inf]
+    for case, _ in cases:
+        oracle.logits(config, weights, case["tokens"] + case["greedy"][:-1], gaps)
+    return min(gaps) >= MIN_GAP
+
+
 def make_model(golden):
     folder = GOLDEN / golden.name
     shutil.rmtree(folder, ignore_errors=True)
@@ -431,7 +476,7 @@ def make_model(golden):
         write_weights(folder, golden, seed, shapes)
         model = load(folder)
         cases = make_cases(model, golden, seed)
-        if cases:
+        if cases and clear_choices(folder, cases):
             break
     else:
         raise SystemExit(f"make_golden: {golden.name}: no seed gives clear margins")

@@ -27,6 +27,7 @@ struct graph;
 	X(SHARDED, "sharded weights")        \
 	X(REPLICATED, "replicated weights")  \
 	X(KV, "kv cache")                    \
+	X(STATE, "state of sequences")       \
 	X(SCRATCH, "collective scratch")     \
 	X(WORKSPACE, "workspace")            \
 	X(RUNTIME, "runtime and context") /* of a GPU: what its memory holds besides, other processes' included */
@@ -64,6 +65,15 @@ struct stream_options {
 	bool invariant;   /* results must not depend on the world size (CPU: they never do) */
 };
 
+/* What a launch is bounded by; 0: unknown, or there is no such bound. */
+struct device_limits {
+	int wave;              /* lanes that run together; 1 on a CPU */
+	int max_threads;       /* of a block */
+	int64_t shared_bytes;  /* of a block */
+	int compute_units;
+	size_t cache_bytes;    /* of the last level, that weights should not stay in while they are measured */
+};
+
 enum copy_kind { COPY_TO_DEVICE, COPY_TO_HOST, COPY_ON_DEVICE };
 
 struct device_ops {
@@ -79,6 +89,7 @@ struct device_ops {
 	/* What the device runs on, for reports: "avx512", "sm_90", … */
 	const char *(*flavour)(const struct device *device);
 	int (*threads)(const struct device *device); /* host threads that compute; 1 on a GPU */
+	void (*limits)(const struct device *device, struct device_limits *out); /* any thread. NULL: nothing is known */
 
 	/* Zeroed device memory. `what` goes into the message when there is no room. */
 	enum status (*alloc)(struct device *device, size_t bytes, enum mem_tag tag, const char *what, void **out, struct error *err);
@@ -138,6 +149,7 @@ struct device_ops {
 	enum status (*vector_put)(struct stream *stream, float *dst, const void *src, enum dtype dtype, int n, struct error *err);
 
 	size_t (*kv_bytes)(const struct kv_layout *layout);
+	size_t (*moe_scratch_bytes)(const struct device *device, const struct moe_shape *shape); /* NULL where ops.moe is */
 
 	/* Variants of a linear (variant.h); NULL entries: there is one way only. variants: those that this back end's dispatch can be told to take for the key,
 	 * the first of them "default"; returns how many, at most `max`. Being listed does not mean that it is legal, right or fast for the key. */

@@ -31,6 +31,7 @@ struct coordinator {
 	uint64_t all_reduces_before; /* of groups that are gone */
 	void *partition;     /* what the device options point to */
 	uint64_t spin_ns;    /* how long it looks for the workers' reports before it sleeps */
+	struct step_clock clock; /* COMMIT */
 	bool stuck;          /* a worker did not come back: its memory must not be touched again */
 };
 
@@ -184,7 +185,7 @@ static uint64_t need_bytes(const struct coordinator_options *o, const struct wor
 	struct step_limits limits = rank_limits(&o->rank);
 	enum dtype activation = w->rank.activation;
 	const struct plan_options options = {.max_rows = limits.max_rows, .max_outputs = limits.max_outputs, .context = o->rank.max_context,
-	                                     .head_on_rank0 = o->rank.head_on_rank0, .activation = activation, .kv = activation,
+	                                     .head_on_rank0 = o->rank.head_on_rank0, .embedding_split = o->rank.embedding_split, .activation = activation, .kv = activation,
 	                                     .partial = w->comm_options.dtype};
 	plan_degree(&plan, &o->model->config, o->world_size, &options);
 	uint64_t kv = (uint64_t)(o->rank.kv.blocks + 1) * (uint64_t)o->rank.kv.block_tokens * plan.kv_per_token;
@@ -308,9 +309,16 @@ static void settle(struct coordinator *c, const struct step_plan *plan, bool com
 enum status coordinator_step(struct coordinator *c, const struct step_plan *plan, struct error *err)
 {
 	if (group_aborted(c->group)) return group_error(c->group, err);
-	for (int r = 0; r < c->options.world_size; r++) c->workers[r].plan = plan;
+	const uint64_t now = clock_ns();
+	for (int r = 0; r < c->options.world_size; r++) {
+		c->workers[r].plan = plan;
+		step_clock_begin(&c->workers[r].rank.clock, now);
+	}
 	enum status st = command_all(c, WORKER_STEP, err);
+	for (int r = 0; r < c->options.world_size && !c->stuck; r++) step_clock_end(&c->workers[r].rank.clock, TANDEM_REPORT);
+	step_clock_begin(&c->clock, clock_ns());
 	settle(c, plan, st == STATUS_OK);
+	step_clock_end(&c->clock, TANDEM_COMMIT);
 	return st;
 }
 
@@ -415,6 +423,11 @@ bool coordinator_health(const struct coordinator *c, int rank, struct rank_healt
 const struct rank *coordinator_rank(const struct coordinator *c, int rank)
 {
 	return &c->workers[rank].rank;
+}
+
+void coordinator_phases(const struct coordinator *c, int rank, uint64_t ns[TANDEM_PHASES])
+{
+	for (int i = 0; i < TANDEM_PHASES; i++) ns[i] = c->clock.ns[i] + c->workers[rank].rank.clock.ns[i];
 }
 
 int coordinator_threads(const struct coordinator *c)

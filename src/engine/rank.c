@@ -14,7 +14,12 @@ struct rank_shape rank_shape(const struct model_config *c, int world_size)
 	                       .inner = c->intermediate_size / world_size};
 	s.q_cols = s.q_heads * c->head_dim;
 	s.kv_cols = s.kv_heads * c->head_dim;
-	s.qkv_cols = s.q_cols + 2 * s.kv_cols;
+	s.qkv_cols = s.q_cols * (c->attn_output_gate ? 2 : 1) + 2 * s.kv_cols;
+	s.gdn_k_heads = c->gdn.k_heads / world_size;
+	s.gdn_v_heads = c->gdn.v_heads / world_size;
+	s.gdn_k_cols = s.gdn_k_heads * c->gdn.k_dim;
+	s.gdn_v_cols = s.gdn_v_heads * c->gdn.v_dim;
+	s.qkvz_cols = 2 * s.gdn_k_cols + 2 * s.gdn_v_cols;
 	return s;
 }
 
@@ -102,8 +107,9 @@ static enum status prepare_buffers(struct rank *rank, struct error *err)
 	} list[] = {
 		{&b->x, rows * hidden * sizeof(float), "residual stream"},
 		{&b->h, rows * hidden * act, "normed rows"},
-		{&b->qkv, rows * (size_t)shape.qkv_cols * act, "qkv rows"},
-		{&b->attn, rows * (size_t)shape.q_cols * act, "attention rows"},
+		{&b->qkv, rows * (size_t)largest(shape.qkv_cols, shape.qkvz_cols) * act, "qkv rows"},
+		{&b->ba, rows * 2 * (size_t)shape.gdn_v_heads * act, "ba rows"},
+		{&b->attn, rows * (size_t)largest(shape.q_cols, shape.gdn_v_cols) * act, "attention rows"},
 		{&b->gate_up, rows * 2 * (size_t)shape.inner * act, "gate and up rows"},
 		{&b->act, rows * (size_t)shape.inner * act, "mlp rows"},
 		{&b->head_x, outputs * hidden * sizeof(float), "output rows"},
@@ -173,7 +179,7 @@ enum status rank_prepare(struct rank *rank, struct error *err)
 	struct rank_shape shape = rank_shape(c, rank->world_size);
 	const struct kv_options *kv = &rank->options.kv;
 	TRY(kv_create(&rank->pool, kv, err));
-	rank->cache.layout = (struct kv_layout){.layers = c->layers, .blocks = kv->blocks + 1, .block_tokens = kv->block_tokens,
+	rank->cache.layout = (struct kv_layout){.layers = c->layers - model_gdn_layers(c), .blocks = kv->blocks + 1, .block_tokens = kv->block_tokens,
 	                                        .kv_heads = shape.kv_heads, .head_dim = c->head_dim, .dtype = rank->activation};
 	TRY(rank_alloc(rank, rank->device->vt->kv_bytes(&rank->cache.layout), MEM_KV, "kv cache", &rank->cache.data, err));
 	TRY(prepare_buffers(rank, err));

@@ -261,9 +261,10 @@ static enum status checkpoint_find(struct source *source, const char *name, stru
 	const struct safetensors_entry *e = find_entry(c, name);
 	char expected[64], found[120];
 	if (dims == 1) snprintf(expected, sizeof expected, "[%" PRId64 "]", rows);
+	else if (dims == 3) snprintf(expected, sizeof expected, "[%" PRId64 ", 1, %" PRId64 "]", rows, cols);
 	else snprintf(expected, sizeof expected, "[%" PRId64 ", %" PRId64 "]", rows, cols);
 	if (!e) return FAIL(err, BAD_INPUT, "%s: tensor \"%s\" of shape %s is missing; the checkpoint does not fit its config.json", c->path, name, expected);
-	if (e->dims != dims || e->shape[0] != rows || (dims == 2 && e->shape[1] != cols)) {
+	if (e->dims != dims || e->shape[0] != rows || (dims > 1 && e->shape[dims - 1] != cols) || (dims == 3 && e->shape[1] != 1)) {
 		safetensors_shape_text(found, sizeof found, e);
 		return FAIL(err, BAD_INPUT, "%s: tensor \"%s\": expected shape %s, found %s; the checkpoint does not fit its config.json", c->path, name,
 		            expected, found);

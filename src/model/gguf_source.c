@@ -54,7 +54,7 @@ static enum status gguf_source_find(struct source *source, const char *name, str
 	shape_text(expected, sizeof expected, dims, (int64_t[]){rows, cols});
 	if (!t)
 		return FAIL(err, BAD_INPUT, "%s: tensor \"%s\" (%s) of shape %s is missing; the file is incomplete", g->file.path, own, name, expected);
-	if (t->dims != dims || t->shape[0] != rows || (dims == 2 && t->shape[1] != cols)) {
+	if (t->dims != dims || dims > 2 || t->shape[0] != rows || (dims == 2 && t->shape[1] != cols)) {
 		shape_text(found, sizeof found, t->dims, t->shape);
 		return FAIL(err, BAD_INPUT, "%s: tensor \"%s\": expected shape %s, found %s; the tensors do not fit the metadata", g->file.path, own, expected, found);
 	}

@@ -39,7 +39,7 @@ static struct range range_of(const struct source_tensor *tensor)
 {
 	static const char norm[] = "norm.weight";
 	size_t n = strlen(tensor->name);
-	if (tensor->dims == 2) return (struct range){0, (float)(sqrt(3.0 / (double)tensor->shape[1]) / 32768)};
+	if (tensor->dims > 1) return (struct range){0, (float)(sqrt(3.0 / (double)tensor->shape[1]) / 32768)};
 	bool is_norm = n >= sizeof norm - 1 && strcmp(tensor->name + n - (sizeof norm - 1), norm) == 0;
 	return is_norm ? (struct range){1, 0.1f / 32768} : (struct range){0, 0.05f / 32768};
 }

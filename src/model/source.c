@@ -15,8 +15,8 @@ enum status source_find(struct source *source, const char *name, int dims, int64
                         struct error *err)
 {
 	*out = (struct source_tensor){0};
-	if (dims < 1 || dims > 2 || rows < 1 || (dims == 2 && cols < 1))
-		return FAIL(err, BAD_INPUT, "%s: asked for %d dimensions [%" PRId64 ", %" PRId64 "]; expected 1 or 2, above zero", name, dims, rows, cols);
+	if (dims < 1 || dims > 3 || rows < 1 || (dims > 1 && cols < 1))
+		return FAIL(err, BAD_INPUT, "%s: asked for %d dimensions [%" PRId64 ", %" PRId64 "]; expected 1 to 3, above zero", name, dims, rows, cols);
 	return source->ops->find(source, name, out, dims, rows, cols, err);
 }
 

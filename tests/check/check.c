@@ -96,6 +96,7 @@ static const struct { const char *op; uint64_t hash; } recorded[] = {
 	{"attention", 0x1dcfc98c993a7de0},
 	{"swiglu", 0xe1d21c19d6c1ae7},
 	{"tree_sum", 0x6e5effbe5621b509},
+	{"moe", 0xd688c4ef553a7e31},
 };
 
 void reference_bits(struct check *c, const float *data, size_t n)
@@ -360,6 +361,7 @@ int main(int argc, char **argv)
 #define X(op) run_check(&c, #op, check_##op, only);
 		X(exp)
 		OP_LIST(X)
+		X(moe)
 #undef X
 		printf("%d passed, %d failed\n", c.passed, c.failed);
 		rc = c.failed || !c.passed;

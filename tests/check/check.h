@@ -83,6 +83,7 @@ void test_weight_free(struct test_weight *t);
 #define X(op) void check_##op(struct check *c);
 OP_LIST(X)
 X(exp)
+X(moe)
 #undef X
 
 /* --- bench */

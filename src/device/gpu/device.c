@@ -109,6 +109,13 @@ static int gpu_threads(const struct device *device)
 	return 1;
 }
 
+static void gpu_limits(const struct device *device, struct device_limits *out)
+{
+	const struct gpu_props *props = &((const struct gpu_device *)device)->props;
+	*out = (struct device_limits){.wave = props->warp, .max_threads = props->max_threads, .shared_bytes = (int64_t)props->max_shared,
+	                              .compute_units = props->multiprocessors, .cache_bytes = props->l2_bytes};
+}
+
 /* Of a model whose weights are quantised there is none: linear_put refuses those. */
 static enum dtype gpu_activation(enum dtype model)
 {
@@ -154,6 +161,7 @@ const struct device_ops GPU_PASTE(GPU_NAME) = {
 	.attach = gpu_attach,
 	.flavour = gpu_flavour,
 	.threads = gpu_threads,
+	.limits = gpu_limits,
 	.alloc = gpu_memory_alloc,
 	.free = gpu_memory_free,
 	.report = gpu_memory_report,
