@@ -100,6 +100,15 @@ static size_t logits_columns(const struct rank *rank)
 	return (size_t)(whole ? rank->model->config.vocab_size : rank->weights.head.n);
 }
 
+static size_t moe_bytes(const struct rank *rank, int rows)
+{
+	const struct model_config *c = &rank->model->config;
+	const struct moe_shape shape = {.rows = rows, .hidden = c->hidden_size, .experts = c->moe.experts, .top_k = c->moe.experts_per_token,
+	                                .inner = c->moe.intermediate / rank->world_size, .shared_inner = c->moe.shared_intermediate / rank->world_size,
+	                                .leaves = rank->model->tree_leaves / rank->world_size};
+	return c->moe.layers ? rank->device->vt->moe_scratch_bytes(rank->device, &shape) : 0;
+}
+
 static enum status prepare_buffers(struct rank *rank, struct error *err)
 {
 	const struct model_config *c = &rank->model->config;
@@ -121,6 +130,7 @@ static enum status prepare_buffers(struct rank *rank, struct error *err)
 		{&b->attn, rows * (size_t)largest(shape.q_cols, shape.gdn_v_cols) * act, "attention rows"},
 		{&b->gate_up, rows * 2 * (size_t)shape.inner * act, "gate and up rows"},
 		{&b->act, rows * (size_t)shape.inner * act, "mlp rows"},
+		{&b->moe, moe_bytes(rank, limits.max_rows), "expert rows"},
 		{&b->head_x, outputs * hidden * sizeof(float), "output rows"},
 		{&b->head_h, outputs * hidden * act, "normed output rows"},
 		{&b->logits, outputs * logits_columns(rank) * sizeof(float), "logits"},

@@ -38,6 +38,20 @@ static int compare(const void *a, const void *b)
 	return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
+/* The name with '*' for the number of an expert, as the manifest has it. Too long for a manifest's: as it is. */
+static const char *manifest_name(const char *name, char *out, size_t size)
+{
+	const char *number = strstr(name, ".experts.");
+	if (!number) return name;
+	number += strlen(".experts.");
+	size_t digits = strspn(number, "0123456789"), begin = (size_t)(number - name);
+	if (!digits || strlen(name) + 2 > size) return name;
+	memcpy(out, name, begin);
+	out[begin] = '*';
+	strcpy(out + begin + 1, number + digits);
+	return out;
+}
+
 /* "1.2 GB", "340 bytes". */
 static const char *size_text(char out[24], uint64_t bytes)
 {
@@ -61,7 +75,9 @@ enum status skipped_text(char out[SKIPPED_TEXT_BYTES], const struct source *sour
 	qsort(names, (size_t)manifest->count, sizeof *names, compare);
 	const char *name;
 	for (size_t i = 0; (name = source_tensor_at(source, i, &size)); i++) {
-		if (bsearch(&name, names, (size_t)manifest->count, sizeof *names, compare)) continue;
+		char wild[WEIGHT_NAME_BYTES];
+		const char *key = manifest_name(name, wild, sizeof wild);
+		if (bsearch(&key, names, (size_t)manifest->count, sizeof *names, compare)) continue;
 		int kind = kind_of(name);
 		bytes[kind] += size;
 		total += size;

@@ -66,7 +66,7 @@ struct run {
 };
 
 /* One step: rows [from[s], to[s]) of each sequence. */
-static void step(struct check *c, const struct variant *v, struct run *r, const int *from, const int *to)
+static void step(struct check *c, const struct runner *v, struct run *r, const int *from, const int *to)
 {
 	const struct net *n = r->net;
 	int rows = 0, seqs = 0, cols = channels_of(n) + values_of(n), t = 0, before = 0;
@@ -104,7 +104,7 @@ static void step(struct check *c, const struct variant *v, struct run *r, const 
 }
 
 /* All rows, at most `chunk` of a sequence in a step. Appends the last states, S and inputs of each sequence, to out. */
-static float *run_net(struct check *c, const struct variant *v, const struct net *n, const struct parameters *parameters, int chunk, size_t *count)
+static float *run_net(struct check *c, const struct runner *v, const struct net *n, const struct parameters *parameters, int chunk, size_t *count)
 {
 	struct run r = {.net = n, .parameters = parameters};
 	size_t rows = 0;
@@ -215,6 +215,38 @@ static void net_case(struct check *c, const struct net *n, enum fill fill)
 	free(reference), free(rows);
 }
 
+/* beta and decay by themselves, over the range where they are neither 0 nor 1. With a_log and dt_bias 0 decay is exp(-softplus(a)) = 1 - sigmoid(a).
+ * Bounds: beta 4 u; decay's exponent, softplus(a), has an error of 4 u, which decay has as a share of itself. */
+static void rates_case(struct check *c)
+{
+	enum { N = 4099 };
+	float *b = malloc(3 * N * 4), *reference = b + N, *zero = b + 2 * N, *a = malloc(2 * N * 4), *decay = a + N;
+	double *want = malloc(N * 8), *bound = malloc(N * 8);
+	case_begin(c, FILL_RANDOM, "beta and decay of %d values", N);
+	memset(zero, 0, N * 4);
+	for (int i = 0; i < c->variants; i++) {
+		for (int j = 0; j < N; j++) b[j] = a[j] = -90 + 180.0f * (float)j / N;
+		cpu_kernels(c->variant[i].stream)->rates(b, a, zero, zero, N);
+		if (i) {
+			compare_bits(c, &c->variant[i], "beta", b, reference, N);
+			compare_bits(c, &c->variant[i], "decay", a, decay, N);
+			continue;
+		}
+		memcpy(reference, b, N * 4), memcpy(decay, a, N * 4);
+		reference_bits(c, b, N), reference_bits(c, a, N);
+	}
+	for (int half = 0; half < 2; half++) {
+		for (int j = 0; j < N; j++) {
+			double x = (double)(-90 + 180.0f * (float)j / N);
+			want[j] = half ? 1 / (1 + exp(x)) : sigmoid(x);
+			bound[j] = want[j] * (4 + (half ? 4 * log1p(exp(x)) : 0)) * 0x1p-24 + 0x1p-125;
+		}
+		compare_bound(c, half ? "decay" : "beta", half ? decay : reference, want, bound, N);
+	}
+	case_end(c);
+	free(b), free(a), free(want), free(bound);
+}
+
 void check_gdn(struct check *c)
 {
 	static const struct net nets[] = {
@@ -228,6 +260,7 @@ void check_gdn(struct check *c)
 	};
 	for (size_t i = 0; i < sizeof nets / sizeof *nets; i++)
 		for (int fill = 0; fill < FILL_COUNT; fill++) net_case(c, &nets[i], (enum fill)fill);
+	rates_case(c);
 	if (!c->quick) net_case(c, &(struct net){4, 12, 128, 128, 4, 2, {70, 1}}, FILL_RANDOM);
 }
 
@@ -247,7 +280,7 @@ static void gate_case(struct check *c, int rows, int cols, enum fill fill)
 		bound[i] = of_x ? 4 * 0x1p-24 * fabs(want[i]) + 0x1p-125 : 0;
 	}
 	for (int i = 0; i < c->variants; i++) {
-		const struct variant *v = &c->variant[i];
+		const struct runner *v = &c->variant[i];
 		memcpy(x.data, both.data, 2 * n * 4);
 		struct tensor all = tensor_view(x.data, DTYPE_F32, TENSOR_SHARDED, rows, 2 * cols);
 		struct gate_args args = {.x = tensor_columns(&all, 0, cols), .gate = tensor_columns(&all, cols, cols)};

@@ -376,12 +376,20 @@ static void test_hybrid_and_experts(void **state)
 	                "\"moe_intermediate_size\":32,\"shared_expert_intermediate_size\":32,\"num_experts_per_tok\":4}");
 	assert_string_equal(c.cannot_run, "");
 	assert_int_equal(c.moe.layers, 4);
+	assert_true(c.moe.norm_topk && c.moe.sparse[0] && c.moe.sparse[3]);
 	assert_true(c.gdn.by_k_head);
 	assert_int_equal(c.head_dim, 256);
 
 	c = good(llama, "{\"model_type\":\"qwen3_moe\",\"num_experts\":16,\"moe_intermediate_size\":32,\"mlp_only_layers\":[0],\"decoder_sparse_step\":2}");
 	assert_int_equal(c.moe.layers, 2); /* layers 1 and 3; 0 would not be sparse anyway */
+	assert_true(!c.moe.sparse[0] && c.moe.sparse[1] && !c.moe.sparse[2] && c.moe.sparse[3] && !c.moe.norm_topk);
 	assert_int_equal(c.moe.experts_per_token, 8);
+	c = good(llama, "{\"model_type\":\"qwen3_moe\",\"num_local_experts\":16,\"moe_intermediate_size\":32,\"mlp_only_layers\":[1],\"norm_topk_prob\":true}");
+	assert_int_equal(c.moe.experts, 16);
+	assert_true(c.moe.sparse[0] && !c.moe.sparse[1] && c.moe.sparse[2] && c.moe.norm_topk);
+	bad(llama, "{\"model_type\":\"qwen3_moe\",\"num_experts\":4,\"moe_intermediate_size\":32}", STATUS_BAD_INPUT, "num_experts_per_tok");
+	c = good(llama, "{\"model_type\":\"qwen3_moe\",\"num_experts\":99,\"moe_intermediate_size\":32,\"num_experts_per_tok\":65}");
+	assert_non_null(strstr(c.cannot_run, "up to 64"));
 	bad(llama, "{\"model_type\":\"qwen3_moe\"}", STATUS_BAD_INPUT, "num_experts");
 	bad(llama, "{\"model_type\":\"qwen3_moe\",\"num_experts\":16,\"moe_intermediate_size\":32,\"mlp_only_layers\":[9]}", STATUS_BAD_INPUT,
 	    "mlp_only_layers");
