@@ -319,7 +319,7 @@ static bool measure_peak(struct check *c, const char *isa, int threads)
 static int bench(struct check *c, const char *isa, int threads, const char *only)
 {
 	static const struct { const char *op; void (*fn)(struct check *); } families[] = {
-		{"linear", bench_linear}, {"attention", bench_attention}, {"rows", bench_rows},
+		{"linear", bench_linear}, {"attention", bench_attention}, {"rows", bench_rows}, {"gdn", bench_gdn},
 	};
 	if (!threads) threads = (int)sysconf(_SC_NPROCESSORS_ONLN);
 	processor_time = threads == 1;
@@ -350,7 +350,7 @@ int main(int argc, char **argv)
 		else if (!strcmp(argv[i], "--threads") && i + 1 < argc && (threads = (int)strtol(argv[i + 1], &end, 10)) > 0 && !*end) i++;
 		else if (!strcmp(argv[i], "--seed") && i + 1 < argc && (c.seed = strtoull(argv[i + 1], &end, 10), *argv[i + 1] && !*end)) i++;
 		else {
-			fprintf(stderr, "usage: check [--seed N] [--op NAME] [--quick] | check --bench [--op linear|attention|rows] [--isa NAME] [--threads N]\n"
+			fprintf(stderr, "usage: check [--seed N] [--op NAME] [--quick] | check --bench [--op linear|attention|rows|gdn] [--isa NAME] [--threads N]\n"
 				"with --threads 1 times are processor time\n");
 			return 2;
 		}

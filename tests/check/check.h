@@ -96,5 +96,6 @@ struct bench_timer bench_run(void (*fn)(void *), void *context);
 void bench_linear(struct check *c);
 void bench_attention(struct check *c);
 void bench_rows(struct check *c);
+void bench_gdn(struct check *c);
 
 #endif

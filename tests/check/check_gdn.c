@@ -304,3 +304,59 @@ void check_gate(struct check *c)
 		gate_case(c, 40, 512, (enum fill)fill);
 	}
 }
+
+/* --- bench: the heads of a 27B hybrid model, layer after layer so that a decode step finds its state in memory. A step must at least read and write
+ * each S once, and do 7 operations an element of S and row. */
+
+struct gdn_bench {
+	const struct runner *v;
+	struct gdn_args args;
+	int layers, calls;
+};
+
+static void gdn_step(void *context)
+{
+	struct gdn_bench *b = context;
+	struct error err = {0};
+	b->args.layer = b->calls++ % b->layers;
+	if (OP(b->v->stream, gdn, &b->args, &err) != STATUS_OK) printf("bench: %s\n", err.text);
+}
+
+static void bench_gdn_of(struct check *c, int seqs, int rows_each)
+{
+	const struct net n = {.k_heads = 16, .v_heads = 48, .k_dim = 128, .v_dim = 128, .taps = 4};
+	const int rows = seqs * rows_each, cols = channels_of(&n) + values_of(&n);
+	struct gdn_bench b = {.v = &c->variant[0], .layers = seqs == 1 ? 24 : 4};
+	struct gdn_cache cache = {.layout = {.layers = b.layers, .slots = 2 * seqs + 1, .k_heads = 16, .v_heads = 48, .k_dim = 128, .v_dim = 128,
+	                                     .conv_kernel = 4, .dtype = DTYPE_F32}};
+	float *qkvz = malloc((size_t)rows * (size_t)cols * 4), *ba = calloc((size_t)rows, 96 * 4), *out = malloc((size_t)rows * (size_t)values_of(&n) * 4);
+	float *vectors = calloc((size_t)(5 * channels_of(&n)), 4);
+	int32_t *start = calloc((size_t)seqs + 1, 4), *read = malloc((size_t)seqs * 4), *write = malloc((size_t)seqs * 4);
+	cache.data = aligned_alloc(64, gdn_cache_bytes(&cache.layout));
+	fill_with(cache.data, DTYPE_F32, gdn_cache_bytes(&cache.layout) / 4, FILL_RANDOM, 1, 1);
+	fill_with(qkvz, DTYPE_F32, (size_t)rows * (size_t)cols, FILL_RANDOM, 1, 2);
+	fill_with(vectors, DTYPE_F32, (size_t)(5 * channels_of(&n)), FILL_RANDOM, 1, 3);
+	for (int s = 0; s < seqs; s++) {
+		start[s + 1] = (s + 1) * rows_each;
+		read[s] = 1 + 2 * s;
+		write[s] = 2 + 2 * s;
+	}
+	struct step_rows sr = {.rows = rows, .seqs = seqs, .row_start = start, .state_read = read, .state_write = write};
+	b.args = (struct gdn_args){.qkvz = tensor_view(qkvz, DTYPE_F32, TENSOR_SHARDED, rows, cols), .ba = tensor_view(ba, DTYPE_F32, TENSOR_SHARDED, rows, 96),
+	                           .conv = vectors, .a_log = vectors + 4 * channels_of(&n), .dt_bias = vectors + 4 * channels_of(&n) + 48,
+	                           .norm = vectors + 4 * channels_of(&n) + 96, .eps = 1e-6f, .cache = &cache, .rows = &sr,
+	                           .out = tensor_view(out, DTYPE_F32, TENSOR_SHARDED, rows, values_of(&n))};
+	struct bench_timer t = bench_run(gdn_step, &b);
+	double bytes = seqs * 8.0 * 48 * 128 * 128 + rows * 4.0 * (2 * cols + values_of(&n)), flops = rows * 7.0 * 48 * 128 * 128;
+	printf("gdn 16/48 x 128    %2d x %-4d %9.2f us, %6.1f GB/s (%3.0f %% of read), %6.1f GFLOP/s (%3.0f %% of fma)\n", seqs, rows_each, t.median_s * 1e6,
+	       bytes * 1e-9 / t.median_s, bytes * 1e-7 / t.median_s / c->read_gbps, flops * 1e-9 / t.median_s, flops * 1e-7 / t.median_s / c->fma_gflops);
+	free(qkvz), free(ba), free(out), free(vectors), free(start), free(read), free(write), free(cache.data);
+}
+
+void bench_gdn(struct check *c)
+{
+	bench_gdn_of(c, 1, 1);
+	bench_gdn_of(c, 8, 1);
+	bench_gdn_of(c, 1, 16);
+	bench_gdn_of(c, 1, 512);
+}
