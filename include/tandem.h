@@ -61,7 +61,9 @@ struct tandem_options {
 	uint64_t random_seed;
 	uint32_t timeout_ms;   /* longest wait of one rank for another; 30000 */
 	const char *fault;     /* --fault text; NULL */
-	const char *whitelist; /* kernel table; NULL. Refused in this version */
+	const char *whitelist; /* file of kernels to take, from `tandem prescreen`; NULL: each device's own choice. Refused whole if it was made for another
+	                        * device, library, program version or model */
+	bool explain_dispatch; /* keep notes for tandem_explain_dispatch */
 	void (*log)(void *context, int level, const char *line); /* level 0 debug, 1 info, 2 warning; any thread */
 	void (*progress)(void *context, const char *what, uint64_t done, uint64_t total); /* while loading; any one thread */
 	void *context_pointer; /* for log and progress */
@@ -190,6 +192,21 @@ TANDEM_API int tandem_logits(struct tandem *engine, const int32_t *tokens, int c
 TANDEM_API int tandem_trace_step(struct tandem *engine, void (*span)(void *context, int rank, const char *section, const char *op, double begin_us, double us),
                                  void *context, struct tandem_error *err);
 TANDEM_API int tandem_time_step(struct tandem *engine, int repeats, double *ms, struct tandem_error *err);
+
+/* What rank 0 took for the linears of the steps so far, in order of their first appearance; recorded decode steps are noted at the opening, with calls 0
+ * until they run. With explain_dispatch only; between steps. Texts are borrowed during the call. */
+struct tandem_dispatch {
+	const char *families; /* "attn o, mlp down": what in the model has this shape */
+	const char *use;      /* "linear", "linear +=", "linear partial", "attention_in", "mlp_in" */
+	const char *dtype;
+	int m, n, k;          /* rows; outputs and inputs of this rank */
+	const char *kernel, *mode;
+	double ratio;         /* as the whitelist has it; 0: not by the whitelist */
+	const char *why;      /* "whitelist, 1.21x", "default: ..." */
+	uint64_t calls;
+};
+TANDEM_API int tandem_explain_dispatch(const struct tandem *engine, void (*each)(void *context, const struct tandem_dispatch *item), void *context,
+                                       struct tandem_error *err);
 
 /* Async-signal-safe: the current and later steps end soon with CANCELLED until cleared (tandem_interrupt(engine, false)). */
 TANDEM_API void tandem_interrupt(struct tandem *engine, bool on);

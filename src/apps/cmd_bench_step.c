@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "apps/bench_trace.h"
+#include "apps/explain.h"
 #include "apps/measure.h"
 #include "apps/session.h"
 #include "base/clock.h"
@@ -210,6 +211,7 @@ static enum status throughput_table(const struct bench *b, struct error *err)
 	                            s->requests, s->bench_input, s->bench_output, b->sequences, b->throughput_s, (double)b->generated / b->throughput_s,
 	                            ((double)b->computed + s->requests) / b->throughput_s, b->mixed.steps, mean(b->mixed.steps, b->mixed.ms),
 	                            b->decode.steps, mean(b->decode.steps, b->decode.ms));
+	if (st == STATUS_OK && b->session.explain) st = explain_text(&b->session, false, &out, err);
 	if (st == STATUS_OK) st = output_write(out.data, out.size, err);
 	buf_fini(&out);
 	return st;
@@ -251,6 +253,7 @@ static enum status print_table(const struct bench *b, struct error *err)
 		TRY_GOTO(buf_printf(&out, err, "the decode step without the host: %.3f ms; between two of them %.0f us\n", b->device_ms,
 		                    (b->decode_ms - b->device_ms) * 1000), end);
 	TRY_GOTO(bench_split_text(&b->split, &out, err), end);
+	if (b->session.explain) TRY_GOTO(explain_text(&b->session, false, &out, err), end);
 	TRY_GOTO(buf_puts(&out, "Medians. The bounds of this machine: tandem bench peak\n", err), end);
 	st = output_write(out.data, out.size, err);
 end:

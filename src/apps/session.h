@@ -13,6 +13,7 @@ struct session {
 	struct tandem *engine;
 	struct tandem_info info;
 	struct console console;
+	bool explain; /* --explain-dispatch */
 };
 
 /* What a command wants that has no option of its own. Zero: as the settings say. */

@@ -92,7 +92,9 @@ static const struct option rows[] = {
 	{.name = "fault", .type = OPTION_TEXT, .argument = "SPEC", .group = "Engine", AT(fault), .commands = ENGINE,
 	 .help = "make a rank fail: rank=N,at=POINT,seq=N[,kind=error|oom|stall:MS|exit]"},
 	{.name = "whitelist", .type = OPTION_TEXT, .argument = "F", .group = "Engine", AT(whitelist), .commands = ENGINE,
-	 .help = "kernel table; refused in this version"},
+	 .help = "kernels to take, measured by tandem prescreen on this device for this model; refused whole where it was not"},
+	{.name = "explain-dispatch", .type = OPTION_FLAG, .group = "Engine", AT(explain_dispatch), .commands = COMMAND_RUN | COMMAND_BENCH_STEP | COMMAND_SERVE,
+	 .help = "say which kernel each linear takes and why; serve tries some steps for it before it listens"},
 
 	{.name = "host", .type = OPTION_TEXT, .argument = "ADDRESS", .group = "Server", AT(host), .initial = "127.0.0.1", .commands = COMMAND_SERVE,
 	 .help = "address to listen at; 0.0.0.0 is every one of this machine"},

@@ -39,6 +39,7 @@ struct settings {
 	bool no_graphs, tp_invariant;
 	struct optional_u64 random_weights;
 	const char *fault, *whitelist;
+	bool explain_dispatch;
 
 	const char *out;
 	uint64_t device_memory; /* plan */

@@ -8,6 +8,7 @@
 #include "engine/coordinator.h"
 #include "engine/device_sampler.h"
 #include "engine/scheduler.h"
+#include "engine/whitelist.h"
 
 #define LOGIT_ROWS 32 /* rows of one head pass over a prompt */
 
@@ -31,6 +32,8 @@ struct tandem {
 	bool prefix_cache;
 	bool head_on_rank0;
 	bool graphs, invariant;
+	struct whitelist whitelist; /* no shapes: none was given */
+	bool explain;               /* dispatch is noted for tandem_explain_dispatch */
 	int max_queue;
 	struct sequence *kept;      /* ended in the last step and scored: their prompt's log-probabilities can still be asked for */
 	uint64_t finished, generated_tokens, aborted_groups, rebuilds;

@@ -196,12 +196,14 @@ void rank_release(struct rank *rank)
 		vt->close(rank->device);
 	}
 	free(rank->allocations);
+	free(rank->notes);
 	free(rank->host_blocks);
 	free(rank->weights.layers);
 	kv_destroy(&rank->pool);
 	rank->device = NULL;
 	rank->stream = NULL;
 	rank->allocations = NULL;
+	rank->notes = NULL;
 	rank->host_blocks = NULL;
 	rank->allocation_count = rank->allocation_capacity = rank->host_block_count = 0;
 	rank->buffers = (struct rank_buffers){0};

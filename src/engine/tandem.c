@@ -77,7 +77,6 @@ static enum status read_lm_head(struct tandem *t, const char *name, struct error
 static enum status read_options(struct tandem *t, const struct tandem_options *o, struct error *err)
 {
 	if (!o->model) return FAIL(err, USAGE, "model: no path given; name a model folder");
-	if (o->whitelist) return FAIL(err, UNSUPPORTED, "whitelist: kernel tables are not supported by this version; leave --whitelist out");
 	const char *device = o->device ? o->device : "cpu";
 	t->ops = device_find(device);
 	if (!t->ops) return FAIL(err, USAGE, "device: '%s' is not in this build; it has %s", device, device_names());
@@ -103,6 +102,7 @@ static enum status read_options(struct tandem *t, const struct tandem_options *o
 			return FAIL(err, USAGE, "--fault: rank %d of a group of %d; give 0 to %d", t->fault.entries[i].rank, t->world_size, t->world_size - 1);
 	t->graphs = t->ops->graph_begin && !o->no_graphs;
 	t->invariant = o->tp_invariant;
+	t->explain = o->explain_dispatch;
 	TRY(read_lm_head(t, o->lm_head ? o->lm_head : "auto", err));
 	if (o->log) {
 		t->user_log = o->log;
@@ -113,6 +113,16 @@ static enum status read_options(struct tandem *t, const struct tandem_options *o
 	return STATUS_OK;
 }
 
+/* Whole or not at all: a table that was made for something else says nothing here. */
+static enum status open_whitelist(struct tandem *t, const char *path, struct error *err)
+{
+	TRY(whitelist_load(&t->whitelist, path, err));
+	enum status st = whitelist_check_model(&t->whitelist, &t->model.config, t->world_size, err);
+	if (st != STATUS_OK) error_prefix(err, "%.200s", path);
+	else log_write(&t->log, LOG_INFO, "whitelist %s: %d entries, hash %.12s", path, t->whitelist.entries, t->whitelist.hash);
+	return st;
+}
+
 static enum status open_model(struct tandem *t, const struct tandem_options *o, struct error *err)
 {
 	struct model *m = &t->model;
@@ -120,6 +130,7 @@ static enum status open_model(struct tandem *t, const struct tandem_options *o, 
 	TRY(generation_defaults_load(&t->defaults, &m->config, o->model, err));
 	if (m->config.cannot_run[0]) return FAIL(err, UNSUPPORTED, "%s: %s", o->model, m->config.cannot_run);
 	TRY(shard_degree(&m->config, t->world_size, err));
+	if (o->whitelist) TRY(open_whitelist(t, o->whitelist, err));
 	m->tree_leaves = shard_tree_leaves(&m->config);
 	TRY(rope_init(&m->rope, &m->config, err));
 	if (o->random_weights) TRY(source_open_random(&m->source, o->random_seed, m->config.dtype, err));
@@ -150,7 +161,7 @@ static struct rank_options rank_options_of(const struct tandem *t)
 		.kv = {.blocks = t->kv_blocks, .block_tokens = t->block_tokens, .max_seqs = t->max_sequences,
 		       .max_blocks = (t->context + t->block_tokens - 1) / t->block_tokens, .prefix_cache = t->prefix_cache},
 		.max_context = t->context, .graphs = t->graphs, .invariant = t->invariant,
-		.head_on_rank0 = t->head_on_rank0};
+		.head_on_rank0 = t->head_on_rank0, .whitelist = t->whitelist.shapes ? &t->whitelist : NULL, .explain = t->explain};
 }
 
 static enum status open_group(struct tandem *t, const struct tandem_options *o, struct error *err)
@@ -211,6 +222,7 @@ void tandem_close(struct tandem **engine)
 	step_plan_fini(&t->plan);
 	source_close(&t->model.source);
 	manifest_fini(&t->model.manifest);
+	whitelist_fini(&t->whitelist);
 	free(t);
 }
 
