@@ -194,10 +194,14 @@ static const struct option rows[] = {
 
 	{.name = "json", .type = OPTION_FLAG, .group = "Output", AT(json),
 	 .commands = COMMAND_RUN | COMMAND_PLAN | COMMAND_VERIFY | COMMAND_BENCH_STEP | COMMAND_BENCH_GEMM | COMMAND_BENCH_COLLECTIVE | COMMAND_BENCH_PEAK |
-	             COMMAND_BENCH_SERVE,
+	             COMMAND_BENCH_SERVE | COMMAND_PRESCREEN_DIFF | COMMAND_PRESCREEN_REPORT,
 	 .help = "one JSON object on stdout"},
 	{.name = "out", .type = OPTION_TEXT, .argument = "F", .group = "Output", AT(out), .commands = COMMAND_LOGITS,
 	 .help = "also write the logits: f32, little endian, [tokens, vocabulary]"},
+	{.name = "out", .type = OPTION_TEXT, .argument = "DIR", .group = "Output", AT(out), .absent = "the folder of RESULTS.json",
+	 .commands = COMMAND_PRESCREEN_REPORT, .help = "folder for whitelist.json, report.md and report.html"},
+	{.name = "any-order", .type = OPTION_FLAG, .group = "Output", AT(any_order), .commands = COMMAND_PRESCREEN_REPORT,
+	 .help = "put kernels into the whitelist that add in another order than the back end's invariant one; --tp-invariant refuses those"},
 	{.name = "verbose", .letter = 'v', .type = OPTION_FLAG, .group = "Output", AT(verbose), .commands = COMMAND_ALL,
 	 .help = "tell on stderr what the engine does"},
 	{.name = "help", .letter = 'h', .type = OPTION_FLAG, .group = "Output", AT(help), .commands = COMMAND_ALL, .help = "this text"},

@@ -10,6 +10,7 @@
 
 struct settings {
 	const char *model; /* the operand MODEL; NULL where the command has none */
+	const char *second; /* the second operand, where one may be given */
 	bool help, version, verbose, json;
 
 	/* prompt */
@@ -42,6 +43,7 @@ struct settings {
 	bool explain_dispatch;
 
 	const char *out;
+	bool any_order; /* prescreen */
 	uint64_t device_memory; /* plan */
 	const char *target;     /* plan: judge kernels for this device; NULL: none */
 
@@ -74,6 +76,8 @@ struct settings {
 	X(TOKENIZE, cmd_tokenize, "tokenize", "MODEL|DIR", "text to token ids and back")                      \
 	X(PLAN, cmd_plan, "plan", "MODEL", "what each rank holds at each world size; reads no weights")       \
 	X(SERVE, cmd_serve, "serve", "MODEL", "answer requests over HTTP: an OpenAI-compatible server")         \
+	X(PRESCREEN_DIFF, cmd_prescreen_diff, "prescreen diff", "A.json [B.json]", "what flips between TP degrees, or between two runs") \
+	X(PRESCREEN_REPORT, cmd_prescreen_report, "prescreen report", "RESULTS.json", "whitelist and reports anew from saved results") \
 	X(VERIFY, cmd_verify, "verify", "MODEL", "compare a world size with one rank on the same prompts")    \
 	X(BENCH_STEP, cmd_bench_step, "bench step", "MODEL", "time of one decode step and of a prefill")      \
 	X(BENCH_SERVE, cmd_bench_serve, "bench serve", "URL|MODEL", "latency and throughput of a server under load") \
