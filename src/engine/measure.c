@@ -35,19 +35,27 @@ int tandem_time_step(struct tandem *t, int repeats, double *ms, struct tandem_er
 	return engine_error(error, st, &err);
 }
 
-/* The families of the model that have this shape on a rank. The last rows of a split vocabulary may be fewer than planned. */
+/* Behind what is there, with a comma; false if it does not fit. */
+static bool append_name(char *text, size_t bytes, const char *name)
+{
+	size_t used = strlen(text);
+	int n = snprintf(text + used, bytes - used, "%s%s", used ? ", " : "", name);
+	return n >= 0 && (size_t)n < bytes - used;
+}
+
+/* The families of the model that have this shape on a rank. The rows of a split vocabulary are this rank's own, which may be other than planned. */
 static void families_of(const struct plan_degree *plan, const struct rank *rank, const struct linear_key *key, char *text, size_t bytes)
 {
-	size_t used = 0;
+	const struct linear_weight *head = &rank->weights.head;
 	text[0] = 0;
 	for (int i = 0; i < plan->families; i++) {
 		const struct plan_family *f = &plan->family[i];
-		if (!f->runs || f->local_n != key->n || f->local_k != key->k) continue;
-		int n = snprintf(text + used, bytes - used, "%s%s", used ? ", " : "", f->family);
-		if (n < 0 || (size_t)n >= bytes - used) return;
-		used += (size_t)n;
+		bool shape = f->local_n == key->n && f->local_k == key->k, split = !strcmp(f->kind, "row");
+		if (!f->runs || !shape || !strcmp(f->family, "lm_head") || split != (key->use == LINEAR_USE_PARTIAL || key->use == LINEAR_USE_ACCUMULATE)) continue;
+		if (!append_name(text, bytes, f->family)) return;
 	}
-	if (!used) snprintf(text, bytes, "%s", rank->weights.head.n == key->n && rank->weights.head.k == key->k ? "lm_head" : "part of a fused one");
+	if (head->n == key->n && head->k == key->k && key->use == LINEAR_USE_PLAIN) (void)!append_name(text, bytes, "lm_head");
+	if (!text[0]) snprintf(text, bytes, "part of a fused one");
 }
 
 int tandem_explain_dispatch(const struct tandem *t, void (*each)(void *context, const struct tandem_dispatch *item), void *context, struct tandem_error *error)

@@ -8,6 +8,8 @@
 #ifndef TANDEM_ENGINE_WHITELIST_H
 #define TANDEM_ENGINE_WHITELIST_H
 
+#include <jansson.h>
+
 #include "base/buf.h"
 #include "device/device.h"
 #include "model/config.h"
@@ -62,6 +64,9 @@ enum status whitelist_seal(struct whitelist *whitelist, const char *whose, struc
 enum status whitelist_format(const struct whitelist *whitelist, struct buf *out, struct error *err) NODISCARD;
 enum status whitelist_parse(struct whitelist *out, const char *text, size_t n, const char *file, struct error *err) NODISCARD;
 enum status whitelist_load(struct whitelist *out, const char *path, struct error *err) NODISCARD;
+
+/* SHA-256 of a whitelist's canonical text: the object without "hash", keys sorted, no blanks. */
+enum status whitelist_hash(const json_t *root, char out[WHITELIST_HASH_BYTES], struct error *err) NODISCARD;
 
 /* UNSUPPORTED, saying what differs, if the table was not made for this device, or not by this program. */
 enum status whitelist_check_device(const struct whitelist *whitelist, const struct device *device, struct error *err) NODISCARD;

@@ -144,8 +144,7 @@ static enum status read_format(const struct fields *f, struct error *err)
 	return FAIL(err, UNSUPPORTED, "%s: whitelist version %d, this program reads version %d; write it with this program's prescreen", f->file, version, WHITELIST_VERSION);
 }
 
-/* The canonical text of `root` as SHA-256; "hash" itself does not count. */
-static enum status hash_of(const json_t *root, char out[WHITELIST_HASH_BYTES], struct error *err)
+enum status whitelist_hash(const json_t *root, char out[WHITELIST_HASH_BYTES], struct error *err)
 {
 	json_t *copy = json_copy((json_t *)root);
 	if (copy) json_object_del(copy, "hash");
@@ -188,7 +187,7 @@ static enum status read_all(struct whitelist *w, const struct fields *f, struct 
 	TRY(fields_bool(f, "any_order", &w->any_order, err));
 	TRY(read_entries(w, f, err));
 	TRY(read_text(f, "hash", w->hash, sizeof w->hash, err));
-	TRY(hash_of(f->object, hash, err));
+	TRY(whitelist_hash(f->object, hash, err));
 	if (strcmp(hash, w->hash))
 		return FAIL(err, BAD_INPUT, "%s: hash: the content has %.12s..., the file says %.12s...; it was changed after it was measured: write it anew", f->file, hash, w->hash);
 	return whitelist_check(w, f->file, err);
@@ -268,7 +267,7 @@ enum status whitelist_seal(struct whitelist *w, const char *whose, struct error 
 	TRY(whitelist_check(w, whose, err));
 	json_t *root = to_json(w);
 	if (!root) return FAIL(err, BAD_INPUT, "%s: no memory, or a name in it that is not UTF-8; rename the model's folder", whose);
-	enum status st = hash_of(root, w->hash, err);
+	enum status st = whitelist_hash(root, w->hash, err);
 	json_decref(root);
 	return st;
 }

@@ -78,7 +78,8 @@ static void agree_on_twins(struct choice *list, int count, bool any_order)
 		struct choice *a = &list[i - 1], *b = &list[i];
 		if (!linear_key_equal(&a->problem->linear, &b->problem->linear)) continue;
 		const struct result_candidate *other = a->taken ? candidate_of(b->problem, &a->taken->requested) : NULL;
-		a->taken = b->taken = other && b->problem->done && may_take(other, any_order) ? a->taken : NULL;
+		b->taken = other && b->problem->done && may_take(other, any_order) ? other : NULL;
+		if (!b->taken) a->taken = NULL;
 	}
 }
 

@@ -30,20 +30,20 @@ static const char style[] =
 	"h1{font-size:1.5rem;margin:0 0 .25rem}h2{font-size:1.2rem;margin:2rem 0 .5rem}h3{font-size:1rem;margin:1.5rem 0 .35rem}p{margin:.35rem 0}.dim{color:var(--dim)}"
 	"nav a{margin-right:1rem}a{color:inherit}a:focus-visible,td:focus-visible,summary:focus-visible{outline:2px solid var(--fg);outline-offset:-2px}"
 	".sum{display:flex;flex-wrap:wrap;gap:.75rem;margin:1rem 0}.sum div{background:var(--field);border-radius:6px;padding:.5rem .9rem}.sum b{display:block;font-size:1.35rem}"
-	"table{border-collapse:collapse;width:100%}th,td{border-bottom:1px solid var(--line);padding:.3rem .5rem;text-align:left;vertical-align:top}"
+	"table{border-collapse:collapse;width:100%}th,td{border-bottom:1px solid var(--line);padding:.3rem .5rem;text-align:left;vertical-align:top;overflow-wrap:anywhere}"
 	"th{font-weight:600}thead th{border-bottom:2px solid var(--line)}thead small{display:block;font-weight:400;color:var(--dim)}"
-	".grid{table-layout:fixed}.grid th:first-child{width:11rem;font-weight:400;white-space:nowrap}td.c{position:relative}td.c small{display:block;color:var(--dim);overflow-wrap:anywhere}"
+	".grid{table-layout:fixed}.grid>thead>tr>th:first-child,.grid>tbody>tr>th:first-child{width:11rem;font-weight:400}td.c{position:relative}td.c small{display:block;color:var(--dim)}"
 	".bar{position:relative;display:block;height:12px;margin:.15rem 0;background:var(--field);border-radius:2px}.bar i{position:absolute;top:0;bottom:0;border-radius:2px}"
 	".bar .one,.bar .at{position:absolute;top:-2px;bottom:-2px;width:0;border-left:1px solid var(--dim)}.bar .at{border-left:2px dashed var(--mark)}"
 	".keep .bar i{background:var(--keep)}.boundary .bar i{background:var(--boundary)}.reject .bar i{background:var(--reject)}"
 	".keep b{color:var(--keep)}.boundary b{color:var(--boundary)}"
 	".ev{display:none;position:absolute;z-index:9;left:0;top:100%;width:36rem;max-width:92vw;max-height:26rem;overflow:auto;background:var(--card);"
 	"border:1px solid var(--line);border-radius:6px;box-shadow:0 6px 24px #0005;padding:.6rem .8rem;font-size:13px}.r .ev{left:auto;right:0}"
-	"td.c:hover .ev,td.c:focus .ev,td.c:focus-within .ev{display:block}.ev td,.ev th{padding:.15rem .4rem;font-size:12.5px;overflow-wrap:anywhere}.ev dl{display:grid;grid-template-columns:auto 1fr;"
+	"td.c:hover .ev,td.c:focus .ev{display:block}td.c:hover .ev{z-index:10}.ev td,.ev th{padding:.15rem .4rem;font-size:12.5px}.ev dl{display:grid;grid-template-columns:auto 1fr;"
 	"gap:.1rem .8rem;margin:.3rem 0}.ev dt{color:var(--dim)}.ev dd{margin:0;overflow-wrap:anywhere}code{font:12.5px ui-monospace,monospace;overflow-wrap:anywhere}"
 	".key span{display:inline-block;margin-right:1.2rem}.key i{display:inline-block;width:1.6rem;height:10px;border-radius:2px;margin-right:.35rem}"
 	".key .t{width:0;height:14px;border-left:2px dashed var(--mark);border-radius:0;vertical-align:middle}details{margin:.4rem 0}summary{cursor:pointer}"
-	"@media print{.ev{display:none!important}}@media(max-width:50rem){body{padding:.75rem}.grid th:first-child{width:7rem;white-space:normal}}";
+	"@media print{.ev{display:none!important}}@media(max-width:50rem){body{padding:.75rem}.grid>thead>tr>th:first-child,.grid>tbody>tr>th:first-child{width:6.5rem}}";
 
 /* Text of a file, as text of a page. */
 static enum status put(struct page *p, const char *text, struct error *err)

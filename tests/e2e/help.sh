@@ -45,7 +45,7 @@ refuses "plan --target that is none" 2 'gfx936, gfx90a, gfx942, h200, a100, cpu'
 refuses "plan --target, file missing" 3 'nofile.json' plan "$m" --target "$work/nofile.json"
 refuses "prompt in two ways" 2 'two ways' run "$m" -p a --tokens 1
 refuses "no prompt" 2 'prompt: missing' run "$m"
-refuses "whitelist" 2 'prescreen' run "$m" --tokens 1 --json --whitelist x
+refuses "whitelist that is missing" 3 'nofile.json' run "$m" --tokens 1 --json --whitelist "$work/nofile.json"
 refuses "fault that is none" 2 'fault' run "$m" --tokens 1 --json --fault rank=0,at=nowhere
 refuses "device that is none" 2 'device' run "$m" --tokens 1 --json --device abacus
 refuses "--devices for too few ranks" 2 'devices' run "$m" --tokens 1 --json --tp 2 --devices 0
