@@ -1,4 +1,4 @@
-/* measure.c: the public boundary, third part: the last step once more, for its times; and which kernels the steps took. */
+/* measure.c: the public boundary, third part: the last step once more, for its times; where the time of all steps went; which kernels they took. */
 #include "engine/engine.h"
 
 #include <stdio.h>
@@ -80,4 +80,10 @@ int tandem_explain_dispatch(const struct tandem *t, void (*each)(void *context, 
 		return engine_error(error, FAIL(&err, NO_ROOM, "dispatch: %llu calls were for problems beyond the %d that are noted; the list is not complete",
 		                                (unsigned long long)notes->missed, DISPATCH_MAX_NOTES), &err);
 	return 0;
+}
+
+void tandem_get_phases(const struct tandem *t, int rank, uint64_t ns[TANDEM_PHASES])
+{
+	coordinator_phases(t->coordinator, rank, ns);
+	for (int i = 0; i < TANDEM_PHASES; i++) ns[i] += t->clock.ns[i];
 }
