@@ -161,7 +161,8 @@ struct device_ops {
 	void (*linear_ran)(const struct stream *stream, struct variant *out);
 	/* The kernels of a recorded graph in order of recording; returns how many there are, of which at most `max` are filled in. NULL: cannot tell. */
 	enum status (*graph_kernels)(struct graph *graph, struct kernel_launch *out, int max, int *count, struct error *err);
-	/* What results depend on besides the device's name: "driver 580.82, cublasLt 130100". Any thread. NULL: nothing. */
+	/* What speeds and variants depend on besides the flavour: "NVIDIA H200, 139.8 GiB, 132 multiprocessors; driver 580.82.07, cuda 13000, runtime 13000,
+	 * cublasLt 130100". Any thread. NULL: nothing. */
 	void (*versions)(const struct device *device, char *text, size_t bytes);
 
 	/* Reads `bytes` (a multiple of 16) of device memory once, for measuring; *sum, device memory, takes what stands for the values read. NULL: none. */

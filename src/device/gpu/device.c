@@ -4,7 +4,9 @@
  */
 #include "device/gpu/device.h"
 
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/clock.h"
 #include "base/mem.h"
@@ -126,6 +128,26 @@ static size_t gpu_kv_bytes(const struct kv_layout *l)
 	return (size_t)l->layers * (size_t)l->blocks * 2 * (size_t)l->kv_heads * (size_t)l->block_tokens * (size_t)l->head_dim * dtype_bytes(l->dtype);
 }
 
+/* "580.82.07", or "" where the system does not say. */
+static void driver_number(char *text, size_t bytes)
+{
+	FILE *file = *GPU_DRIVER_FILE ? fopen(GPU_DRIVER_FILE, "re") : NULL;
+	if (!file || !fgets(text, (int)bytes, file)) text[0] = 0;
+	text[strcspn(text, "\n")] = 0;
+	if (file) fclose(file);
+}
+
+static void gpu_versions(const struct device *device, char *text, size_t bytes)
+{
+	const struct gpu_props *props = &((const struct gpu_device *)device)->props;
+	char number[48], library[64];
+	int driver = 0, runtime = 0;
+	driver_number(number, sizeof number);
+	if (gpu_driver_version(&driver) != GPU_OK || gpu_runtime_version(&runtime) != GPU_OK) (void)gpu_last_error(); /* 0: it does not say */
+	gemm_library_version(library, sizeof library);
+	snprintf(text, bytes, "%s, %.1f GiB, %d multiprocessors; driver %s%s" GPU_NAME_TEXT " %d, runtime %d%s%s", props->name, (double)props->memory_bytes / 0x1p30,
+	         props->multiprocessors, number, *number ? ", " : "", driver, runtime, *library ? ", " : "", library);
+}
 
 #define GPU_PASTE_(name) name##_device_ops
 #define GPU_PASTE(name) GPU_PASTE_(name)
@@ -172,6 +194,11 @@ const struct device_ops GPU_PASTE(GPU_NAME) = {
 	.linear_random = gpu_linear_random,
 	.vector_put = gpu_vector_put,
 	.kv_bytes = gpu_kv_bytes,
+	.linear_variants = gpu_linear_variants,
+	.linear_prefer = gpu_linear_prefer,
+	.linear_ran = gpu_linear_ran,
+	.graph_kernels = gpu_graph_object_kernels,
+	.versions = gpu_versions,
 	.read_memory = gpu_peak_read,
 	.ops = {
 #define X(op) .op = gpu_##op,
