@@ -20,9 +20,7 @@ static enum status say(const struct settings *settings, const char *folder, cons
 	if (settings->json)
 		return output_json(json_pack("{s:s,s:i,s:s,s:b,s:b}", "folder", folder, "entries", w->entries, "hash", w->hash, "any_order", w->any_order, "complete",
 		                             r->complete), err);
-	enum status st = buf_printf(&out, err, "%s: %s has %d entr%s of %d problems (hash %.12s); %s, %s\n", folder, PRESCREEN_WHITELIST, w->entries,
-	                            w->entries == 1 ? "y" : "ies", r->problems, w->hash, PRESCREEN_MARKDOWN, PRESCREEN_PAGE);
-	if (st == STATUS_OK && !r->complete) st = buf_puts(&out, "the results are not complete: what was not measured stays with the default\n", err);
+	enum status st = prescreen_files_say(r, folder, w, &out, err);
 	if (st == STATUS_OK) st = output_write(out.data, out.size, err);
 	buf_fini(&out);
 	return st;

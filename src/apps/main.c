@@ -54,7 +54,7 @@ static enum status command_list(const char *family, struct buf *out, struct erro
 		if (family && !in_family(command, family)) continue;
 		char left[64];
 		snprintf(left, sizeof left, "  %s %s", command->name, command->operand ? command->operand : "");
-		TRY(buf_printf(out, err, "%-24s%s\n", left, command->summary));
+		TRY(buf_printf(out, err, "%-33s%s\n", left, command->summary));
 	}
 	return STATUS_OK;
 }

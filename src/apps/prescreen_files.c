@@ -32,7 +32,7 @@ enum status prescreen_files_write(const struct results *results, const char *fol
 {
 	struct buf text = {0};
 	enum status st;
-	TRY(choose_whitelist(whitelist, results, any_order, err));
+	TRY(choose_whitelist(whitelist, results, any_order || strcmp(results->device, "cpu") != 0, err));
 	TRY_GOTO(whitelist_format(whitelist, &text, err), end);
 	TRY_GOTO(write_file(folder, PRESCREEN_WHITELIST, &text, err), end);
 	buf_clear(&text);
@@ -45,4 +45,11 @@ end:
 	if (st != STATUS_OK) whitelist_fini(whitelist);
 	buf_fini(&text);
 	return st;
+}
+
+enum status prescreen_files_say(const struct results *results, const char *folder, const struct whitelist *whitelist, struct buf *out, struct error *err)
+{
+	TRY(buf_printf(out, err, "%s: %s has %d entr%s for %d problems (hash %.12s); %s, %s\n", folder, PRESCREEN_WHITELIST, whitelist->entries,
+	               whitelist->entries == 1 ? "y" : "ies", results->problems, whitelist->hash, PRESCREEN_MARKDOWN, PRESCREEN_PAGE));
+	return results->complete ? STATUS_OK : buf_puts(out, "the results are not complete: what was not measured stays with the default\n", err);
 }

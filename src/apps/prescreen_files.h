@@ -9,7 +9,11 @@
 #define PRESCREEN_MARKDOWN "report.md"
 #define PRESCREEN_PAGE "report.html"
 
-/* Writes the three into `folder`, which must exist; each appears whole or stays as it was. *whitelist, for what to say about it, is the caller's. */
+/* Writes the three into `folder`, which must exist; each appears whole or stays as it was. *whitelist, for what to say about it, is the caller's.
+ * any_order: for a CPU, whose logits are the same bits at every world size, kernels that add in another order too; for a GPU those may always be
+ * chosen, and an engine that is asked for --tp-invariant leaves them out. */
 enum status prescreen_files_write(const struct results *results, const char *folder, bool any_order, struct whitelist *whitelist, struct error *err) NODISCARD;
+/* Appends one line about it: "DIR: whitelist.json has 3 entries ...". */
+enum status prescreen_files_say(const struct results *results, const char *folder, const struct whitelist *whitelist, struct buf *out, struct error *err) NODISCARD;
 
 #endif

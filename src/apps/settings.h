@@ -43,7 +43,6 @@ struct settings {
 	bool explain_dispatch;
 
 	const char *out;
-	bool any_order; /* prescreen */
 	uint64_t device_memory; /* plan */
 	const char *target;     /* plan: judge kernels for this device; NULL: none */
 
@@ -62,6 +61,12 @@ struct settings {
 	const char *dtype, *transport; /* bench collective */
 	int matrix; /* bench peak */
 
+	/* prescreen */
+	struct int_list classes, contexts; /* --rows, --contexts */
+	const char *phase, *families;
+	double budget, keep, reject; /* budget s, 0: none */
+	bool resume, quick, any_order;
+
 	/* bench serve */
 	int requests, concurrency, vocab;
 	double rate; /* INFINITY: all at once */
@@ -76,6 +81,7 @@ struct settings {
 	X(TOKENIZE, cmd_tokenize, "tokenize", "MODEL|DIR", "text to token ids and back")                      \
 	X(PLAN, cmd_plan, "plan", "MODEL", "what each rank holds at each world size; reads no weights")       \
 	X(SERVE, cmd_serve, "serve", "MODEL", "answer requests over HTTP: an OpenAI-compatible server")         \
+	X(PRESCREEN, cmd_prescreen, "prescreen", "MODEL", "measure which kernels suit the shapes of a rank")  \
 	X(PRESCREEN_DIFF, cmd_prescreen_diff, "prescreen diff", "A.json [B.json]", "what flips between TP degrees, or between two runs") \
 	X(PRESCREEN_REPORT, cmd_prescreen_report, "prescreen report", "RESULTS.json", "whitelist and reports anew from saved results") \
 	X(VERIFY, cmd_verify, "verify", "MODEL", "compare a world size with one rank on the same prompts")    \
