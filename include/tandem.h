@@ -56,6 +56,8 @@ struct tandem_options {
 	uint64_t kv_shuffle;   /* tests: non-zero permutes each rank's physical blocks differently */
 	bool no_graphs;        /* GPU: launch every kernel of a decode step by itself; the same bits, later */
 	const char *lm_head;   /* "vocab": its rows are split over the ranks; "rank0": rank 0 computes all logits; "auto": vocab */
+	const char *embedding; /* "replicated": its table is whole on every rank; "vocab": rows of the vocabulary on each, for an all-reduce more; "auto": vocab
+	                        * on GPUs, unless the LM head is the same table. The same bits */
 	bool tp_invariant;     /* GPU: the same bits at every world size, slower; a CPU gives them always */
 	bool random_weights;   /* ignore weight files */
 	uint64_t random_seed;
@@ -75,13 +77,13 @@ TANDEM_API void tandem_close(struct tandem **engine);
 TANDEM_API int tandem_rebuild(struct tandem *engine, struct tandem_error *err);
 
 struct tandem_rank_bytes {
-	uint64_t sharded, replicated, kv, scratch, workspace, runtime, peak; /* runtime: a GPU's context and the like; peak: of all together */
+	uint64_t sharded, replicated, kv, state, scratch, workspace, runtime, peak; /* state: recurrent, of sequences; runtime: a GPU's context and the like; peak: of all together */
 };
 struct tandem_info {
-	const char *device, *isa, *lm_head; /* e.g. "cpu", "avx512", "rank0" */
+	const char *device, *isa, *lm_head, *embedding; /* e.g. "cpu", "avx512", "rank0", "replicated" */
 	int world_size, threads, vocab_size, layers, context, max_sequences;
 	int eos[16], eos_count, bos; /* bos -1: none */
-	int collectives_per_step;    /* all-reduces in the last step; 0 before the first, and on one GPU, which has nothing to reduce */
+	int collectives_per_step;    /* all-reduces in the last step: two a layer, and one of a split embedding; 0 before the first, and on one GPU, which has nothing to reduce */
 	uint64_t steps;              /* generation of the last step */
 	uint64_t weight_bytes;       /* all ranks together, as stored */
 	uint64_t checkpoint_bytes_read;
@@ -190,6 +192,25 @@ TANDEM_API int tandem_logits(struct tandem *engine, const int32_t *tokens, int c
 TANDEM_API int tandem_trace_step(struct tandem *engine, void (*span)(void *context, int rank, const char *section, const char *op, double begin_us, double us),
                                  void *context, struct tandem_error *err);
 TANDEM_API int tandem_time_step(struct tandem *engine, int repeats, double *ms, struct tandem_error *err);
+/* Where the time of a step goes, in order. X(enumerator, name, what) */
+#define TANDEM_PHASE_LIST(X)                                                                           \
+	X(PLAN, "plan", "engine thread: who runs, with how many rows")                                     \
+	X(WAKE, "wake", "until the rank's thread has the plan")                                            \
+	X(PREPARE, "prepare", "rank: KV blocks, metadata of the rows, its copy put on the stream")         \
+	X(MEET, "meet", "rank: until all have come so far")                                                \
+	X(LAUNCH, "launch", "rank: a graph, or every op; the device has begun")                            \
+	X(WAIT, "wait", "rank: until the device is done")                                                  \
+	X(REPORT, "report", "until the engine thread knows that all ranks are done")                       \
+	X(COMMIT, "commit", "engine thread: KV of all ranks")                                              \
+	X(APPLY, "apply", "engine thread: tokens to sequences, their ends, the caller's events")
+enum tandem_phase {
+#define X(code, name, what) TANDEM_##code,
+	TANDEM_PHASE_LIST(X)
+#undef X
+	TANDEM_PHASES
+};
+/* Nanoseconds of all steps so far, as `rank` saw them. */
+TANDEM_API void tandem_get_phases(const struct tandem *engine, int rank, uint64_t ns[TANDEM_PHASES]);
 
 /* Async-signal-safe: the current and later steps end soon with CANCELLED until cleared (tandem_interrupt(engine, false)). */
 TANDEM_API void tandem_interrupt(struct tandem *engine, bool on);

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "apps/bench_steps.h"
 #include "apps/bench_trace.h"
 #include "apps/measure.h"
 #include "apps/session.h"
@@ -30,7 +31,7 @@ struct bench {
 	struct bench_split split;
 	double throughput_s; /* of all requests */
 	uint64_t generated, computed; /* tokens in it */
-	struct { int steps; double ms; } mixed, decode; /* steps with prompt rows in them, and those without */
+	struct bench_steps mixed, decode; /* steps with prompt rows in them, and those without */
 	/* of the whole model */
 	double linear_bytes;    /* weights that one decode step reads: linears and LM head */
 	double prefill_flops;   /* 2 N K for each row of each linear, the LM head once */
@@ -119,16 +120,17 @@ static enum status time_decode(struct bench *b, struct error *err)
 static enum status step_of_many(struct bench *b, bool *idle, struct error *err)
 {
 	struct tandem_stats before, after;
+	struct bench_phases from = {0}, to = {0};
 	int tokens;
 	tandem_get_stats(b->session.engine, &before);
+	bench_phases_get(&from, b->session.engine, b->session.info.world_size);
 	uint64_t start = clock_ns();
 	TRY(step(b, &tokens, idle, err));
 	double ms = (double)(clock_ns() - start) / 1e6;
+	bench_phases_get(&to, b->session.engine, b->session.info.world_size);
 	tandem_get_stats(b->session.engine, &after);
 	bool mixed = after.computed_tokens - before.computed_tokens > (uint64_t)tokens;
-	if (*idle) return STATUS_OK;
-	*(mixed ? &b->mixed.steps : &b->decode.steps) += 1;
-	*(mixed ? &b->mixed.ms : &b->decode.ms) += ms;
+	if (!*idle) bench_steps_add(mixed ? &b->mixed : &b->decode, ms, &from, &to);
 	return STATUS_OK;
 }
 
@@ -136,19 +138,13 @@ static enum status step_of_many(struct bench *b, bool *idle, struct error *err)
 static enum status run_requests(struct bench *b, int first, int count, struct error *err)
 {
 	const struct settings *s = b->settings;
-	b->mixed.steps = b->decode.steps = 0;
-	b->mixed.ms = b->decode.ms = 0;
+	b->mixed = b->decode = (struct bench_steps){0};
 	for (int i = 0; i < count; i++) {
 		uint64_t id;
 		TRY(submit(b, s->bench_input, 5000 + (uint64_t)(first + i), s->bench_output, &id, err));
 	}
 	for (bool idle = false; !idle;) TRY(step_of_many(b, &idle, err));
 	return STATUS_OK;
-}
-
-static double mean(int steps, double ms)
-{
-	return steps ? ms / steps : 0;
 }
 
 /* The first ones warm up. */
@@ -188,12 +184,15 @@ static enum status count_work(struct bench *b, struct error *err)
 static enum status throughput_json(const struct bench *b, struct error *err)
 {
 	const struct settings *s = b->settings;
-	json_t *object = json_pack("{s:s,s:i,s:i,s:i,s:i,s:f,s:I,s:I,s:f,s:f,s:i,s:f,s:i,s:f}", "model", s->model, "requests", s->requests, "input", s->bench_input,
+	const int ranks = b->session.info.world_size;
+	json_t *object = json_pack("{s:s,s:i,s:i,s:i,s:i,s:f,s:I,s:I,s:f,s:f,s:i,s:f,s:f,s:o,s:i,s:f,s:f,s:o}", "model", s->model, "requests", s->requests, "input", s->bench_input,
 	                           "output", s->bench_output, "running", b->sequences, "seconds", b->throughput_s, "generated_tokens",
 	                           (json_int_t)b->generated, "computed_tokens", (json_int_t)b->computed, "throughput_tokens_per_s",
 	                           (double)b->generated / b->throughput_s, "requests_per_s", s->requests / b->throughput_s,
-	                           "mixed_steps", b->mixed.steps, "mixed_ms", mean(b->mixed.steps, b->mixed.ms), "decode_steps", b->decode.steps,
-	                           "decode_ms", mean(b->decode.steps, b->decode.ms));
+	                           "mixed_steps", b->mixed.steps, "mixed_ms", bench_steps_mean(&b->mixed), "mixed_most_ms", b->mixed.most_ms,
+	                           "mixed_us", bench_steps_json(&b->mixed, ranks), "decode_steps", b->decode.steps,
+	                           "decode_ms", bench_steps_mean(&b->decode), "decode_most_ms", b->decode.most_ms,
+	                           "decode_us", bench_steps_json(&b->decode, ranks));
 	enum status st = session_json(&b->session, object, err);
 	if (st == STATUS_OK) return output_json(object, err);
 	json_decref(object);
@@ -203,13 +202,16 @@ static enum status throughput_json(const struct bench *b, struct error *err)
 static enum status throughput_table(const struct bench *b, struct error *err)
 {
 	const struct settings *s = b->settings;
+	const int ranks = b->session.info.world_size;
 	struct buf out = {0};
 	enum status st = buf_printf(&out, err, "%s (%s), %d rank%s: %d requests of %d in and %d out, %d at a time: %.2f s, %.1f output tok/s, %.1f tok/s of both;\n"
-	                            "%d steps with prompt rows, %.2f ms each, and %d without, %.2f ms\n",
-	                            b->session.info.device, b->session.info.isa, b->session.info.world_size, b->session.info.world_size == 1 ? "" : "s",
+	                            "%d steps with prompt rows, %.2f ms each (at most %.2f), and %d without, %.2f ms (at most %.2f)\n",
+	                            b->session.info.device, b->session.info.isa, ranks, ranks == 1 ? "" : "s",
 	                            s->requests, s->bench_input, s->bench_output, b->sequences, b->throughput_s, (double)b->generated / b->throughput_s,
-	                            ((double)b->computed + s->requests) / b->throughput_s, b->mixed.steps, mean(b->mixed.steps, b->mixed.ms),
-	                            b->decode.steps, mean(b->decode.steps, b->decode.ms));
+	                            ((double)b->computed + s->requests) / b->throughput_s, b->mixed.steps, bench_steps_mean(&b->mixed),
+	                            b->mixed.most_ms, b->decode.steps, bench_steps_mean(&b->decode), b->decode.most_ms);
+	if (st == STATUS_OK) st = bench_steps_text(&b->mixed, "a step with prompt rows", ranks, &out, err);
+	if (st == STATUS_OK) st = bench_steps_text(&b->decode, "a step without", ranks, &out, err);
 	if (st == STATUS_OK) st = output_write(out.data, out.size, err);
 	buf_fini(&out);
 	return st;

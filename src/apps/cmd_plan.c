@@ -205,7 +205,10 @@ enum status cmd_plan(const struct settings *settings, struct error *err)
 	struct plan_options options = {.device_memory = settings->device_memory,
 	                               .max_rows = settings->prefill_chunk ? settings->prefill_chunk : ops->prefill_chunk,
 	                               .activation = activation, .kv = activation, .partial = activation};
-	for (int i = 0; i < plan.count; i++) plan_degree(&plan.degree[i], &plan.config, settings->degrees.items[i], &options);
+	for (int i = 0; i < plan.count; i++) {
+		options.embedding_split = shard_embedding(&plan.config, settings->degrees.items[i], settings->embedding, ops->one_memory);
+		plan_degree(&plan.degree[i], &plan.config, settings->degrees.items[i], &options);
+	}
 	enum status st;
 	TRY_GOTO(make_shapes(&plan, err), end);
 	st = settings->json ? print_json(&plan, err) : print_table(&plan, err);

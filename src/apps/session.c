@@ -51,6 +51,7 @@ enum status session_open(struct session *session, const struct settings *setting
 		.kv_block_tokens = settings->kv_block,
 		.no_graphs = settings->no_graphs,
 		.lm_head = settings->lm_head,
+		.embedding = settings->embedding,
 		.tp_invariant = settings->tp_invariant,
 		.random_weights = settings->random_weights.given,
 		.random_seed = settings->random_weights.value,
@@ -116,8 +117,8 @@ static json_t *rank_bytes(const struct session *session)
 	for (int r = 0; r < session->info.world_size; r++) {
 		struct tandem_rank_bytes b;
 		tandem_get_rank_bytes(session->engine, r, &b);
-		json_array_append_new(ranks, json_pack("{s:I,s:I,s:I,s:I,s:I,s:I,s:I}", "sharded", (json_int_t)b.sharded, "replicated",
-		                                       (json_int_t)b.replicated, "kv", (json_int_t)b.kv, "scratch", (json_int_t)b.scratch,
+		json_array_append_new(ranks, json_pack("{s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I}", "sharded", (json_int_t)b.sharded, "replicated",
+		                                       (json_int_t)b.replicated, "kv", (json_int_t)b.kv, "state", (json_int_t)b.state, "scratch", (json_int_t)b.scratch,
 		                                       "workspace", (json_int_t)b.workspace, "runtime", (json_int_t)b.runtime, "peak", (json_int_t)b.peak));
 	}
 	return ranks;
@@ -126,8 +127,8 @@ static json_t *rank_bytes(const struct session *session)
 enum status session_json(const struct session *session, json_t *object, struct error *err)
 {
 	const struct tandem_info *info = &session->info;
-	json_t *facts = json_pack("{s:i,s:i,s:s,s:s,s:s,s:i,s:i,s:I,s:I,s:I,s:f,s:o}", "world_size", info->world_size, "threads", info->threads,
-	                          "device", info->device, "isa", info->isa, "lm_head", info->lm_head, "context", info->context,
+	json_t *facts = json_pack("{s:i,s:i,s:s,s:s,s:s,s:s,s:i,s:i,s:I,s:I,s:I,s:f,s:o}", "world_size", info->world_size, "threads", info->threads,
+	                          "device", info->device, "isa", info->isa, "lm_head", info->lm_head, "embedding", info->embedding, "context", info->context,
 	                          "collectives_per_step", info->collectives_per_step, "weight_bytes", (json_int_t)info->weight_bytes,
 	                          "checkpoint_bytes_read", (json_int_t)info->checkpoint_bytes_read, "kv_tokens", (json_int_t)info->kv_tokens,
 	                          "load_ms", info->load_ms, "rank_bytes", rank_bytes(session));

@@ -32,7 +32,7 @@ struct settings {
 	struct int_list devices;
 	int threads; /* 0: all */
 	const char *isa;
-	const char *lm_head;
+	const char *lm_head, *embedding;
 
 	/* engine; 0 or NULL: its default */
 	int context, prefill_chunk, kv_block, timeout_ms;

@@ -1,4 +1,4 @@
-/* measure.c: the public boundary, third part: the last step once more, for its times. */
+/* measure.c: the public boundary, third part: the last step once more, for its times; where the time of all steps went. */
 #include "engine/engine.h"
 
 int tandem_trace_step(struct tandem *t, void (*span)(void *context, int rank, const char *section, const char *op, double begin_us, double us), void *context,
@@ -27,4 +27,10 @@ int tandem_time_step(struct tandem *t, int repeats, double *ms, struct tandem_er
 		if (own > *ms) *ms = own;
 	}
 	return engine_error(error, st, &err);
+}
+
+void tandem_get_phases(const struct tandem *t, int rank, uint64_t ns[TANDEM_PHASES])
+{
+	coordinator_phases(t->coordinator, rank, ns);
+	for (int i = 0; i < TANDEM_PHASES; i++) ns[i] += t->clock.ns[i];
 }

@@ -74,6 +74,23 @@ static enum status read_lm_head(struct tandem *t, const char *name, struct error
 	return STATUS_OK;
 }
 
+/* A partial sum must hold the table's elements as they are. */
+static enum status choose_embedding(struct tandem *t, const char *choice, struct error *err)
+{
+	const struct model_config *c = &t->model.config;
+	if (strcmp(choice, "auto") && strcmp(choice, "vocab") && strcmp(choice, "replicated"))
+		return FAIL(err, USAGE, "embedding: '%s'; give auto, replicated or vocab", choice);
+	const enum dtype partial = t->invariant || !t->ops->activation ? DTYPE_F32 : t->ops->activation(c->dtype);
+	const enum dtype table = loader_embedding_dtype(&t->model);
+	const bool exact = partial == DTYPE_F32 || partial == table;
+	t->embedding_split = shard_embedding(c, t->world_size, choice, t->ops->one_memory);
+	if (!t->embedding_split || exact) return STATUS_OK;
+	t->embedding_split = false;
+	if (!strcmp(choice, "auto")) return STATUS_OK;
+	return FAIL(err, UNSUPPORTED, "embedding: a table of %s would be rounded to %s on its way between ranks; take --embedding replicated", dtype_name(table),
+	            dtype_name(partial));
+}
+
 static enum status read_options(struct tandem *t, const struct tandem_options *o, struct error *err)
 {
 	if (!o->model) return FAIL(err, USAGE, "model: no path given; name a model folder");
@@ -126,7 +143,8 @@ static enum status open_model(struct tandem *t, const struct tandem_options *o, 
 	else TRY(source_open_checkpoint(&m->source, o->model, &t->log, err));
 	manifest_match(&m->config, m->source);
 	TRY(manifest_init(&m->manifest, &m->config, err));
-	return loader_check(m, t->ops, err);
+	TRY(loader_check(m, t->ops, err));
+	return choose_embedding(t, o->embedding ? o->embedding : "auto", err);
 }
 
 /* Context and KV size. Whether they fit is for the ranks to say: each looks at its device before it allocates. */
@@ -139,6 +157,8 @@ static enum status size_memory(struct tandem *t, const struct tandem_options *o,
 	int64_t tokens = o->kv_tokens ? o->kv_tokens : t->context;
 	TRY(between("kv tokens", tokens, 1, (int64_t)1 << 30, err));
 	t->kv_blocks = (int)((tokens + t->block_tokens - 1) / t->block_tokens);
+	/* Two a sequence, and as many snapshots as sequences where they can be of use. */
+	t->states = model_gdn_layers(c) ? (t->prefix_cache ? 3 : 2) * t->max_sequences : 0;
 	return STATUS_OK;
 }
 
@@ -148,9 +168,9 @@ static struct rank_options rank_options_of(const struct tandem *t)
 	return (struct rank_options){
 		.limits = {.max_rows = t->max_rows, .max_seqs = t->max_sequences, .max_outputs = outputs},
 		.kv = {.blocks = t->kv_blocks, .block_tokens = t->block_tokens, .max_seqs = t->max_sequences,
-		       .max_blocks = (t->context + t->block_tokens - 1) / t->block_tokens, .prefix_cache = t->prefix_cache},
+		       .max_blocks = (t->context + t->block_tokens - 1) / t->block_tokens, .prefix_cache = t->prefix_cache, .states = t->states},
 		.max_context = t->context, .graphs = t->graphs, .invariant = t->invariant,
-		.head_on_rank0 = t->head_on_rank0};
+		.head_on_rank0 = t->head_on_rank0, .embedding_split = t->embedding_split};
 }
 
 static enum status open_group(struct tandem *t, const struct tandem_options *o, struct error *err)
@@ -188,8 +208,8 @@ int tandem_open(struct tandem **out, const struct tandem_options *o, struct tand
 	TRY_GOTO(size_memory(t, o, &err), fail);
 	TRY_GOTO(open_group(t, o, &err), fail);
 	t->load_ms = (double)(clock_ns() - start) / 1e6;
-	log_write(&t->log, LOG_INFO, "%s: %d rank%s, lm_head %s, embedding replicated, kv %d blocks of %d tokens, prefix cache %s", t->model.config.model_type,
-	          t->world_size, t->world_size == 1 ? "" : "s", t->head_on_rank0 ? "rank0" : "vocab", t->kv_blocks, t->block_tokens,
+	log_write(&t->log, LOG_INFO, "%s: %d rank%s, lm_head %s, embedding %s, kv %d blocks of %d tokens, prefix cache %s", t->model.config.model_type,
+	          t->world_size, t->world_size == 1 ? "" : "s", t->head_on_rank0 ? "rank0" : "vocab", t->embedding_split ? "vocab" : "replicated", t->kv_blocks, t->block_tokens,
 	          t->prefix_cache ? "on" : "off");
 	*out = t;
 	return 0;
@@ -221,6 +241,7 @@ void tandem_get_rank_bytes(const struct tandem *t, int rank, struct tandem_rank_
 	struct mem_report report;
 	t->ops->report(coordinator_rank(t->coordinator, rank)->device, &report);
 	*out = (struct tandem_rank_bytes){.sharded = report.now[MEM_SHARDED], .replicated = report.now[MEM_REPLICATED], .kv = report.now[MEM_KV],
+	                                  .state = report.now[MEM_STATE],
 	                                  .scratch = report.now[MEM_SCRATCH], .workspace = report.now[MEM_WORKSPACE],
 	                                  .runtime = report.now[MEM_RUNTIME], .peak = report.peak};
 }
@@ -229,7 +250,8 @@ void tandem_get_info(const struct tandem *t, struct tandem_info *out)
 {
 	const struct model_config *c = &t->model.config;
 	*out = (struct tandem_info){.device = t->ops->name, .isa = t->ops->flavour(coordinator_rank(t->coordinator, 0)->device),
-	                            .lm_head = t->head_on_rank0 ? "rank0" : "vocab", .world_size = t->world_size,
+	                            .lm_head = t->head_on_rank0 ? "rank0" : "vocab", .embedding = t->embedding_split ? "vocab" : "replicated",
+	                            .world_size = t->world_size,
 	                            .threads = coordinator_threads(t->coordinator), .vocab_size = c->vocab_size, .layers = c->layers,
 	                            .context = t->context, .max_sequences = t->max_sequences, .eos_count = c->eos_count, .bos = c->bos,
 	                            .collectives_per_step = t->collectives_per_step, .steps = t->generation,

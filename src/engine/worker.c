@@ -88,6 +88,7 @@ static enum status run_step(struct worker *w, struct error *err)
 {
 	struct rank *rank = &w->rank;
 	const struct step_plan *plan = w->plan;
+	step_clock_end(&rank->clock, TANDEM_WAKE);
 	TRY(fault(w, FAULT_RESERVE, plan->generation - 1, err));
 	for (int s = 0; s < plan->seqs; s++)
 		TRY(kv_reserve(rank->pool, plan->slot[s], plan->row_start[s + 1] - plan->row_start[s], err));
@@ -95,13 +96,18 @@ static enum status run_step(struct worker *w, struct error *err)
 	TRY(rank_assemble(rank, plan, bucket, err));
 	if (plan->result == RESULT_SAMPLED && rank->index == 0)
 		TRY(rank->device->vt->copy(rank->stream, rank->buffers.sample, rank->sample_host, plan->sample_bytes, COPY_TO_DEVICE, err));
+	step_clock_end(&rank->clock, TANDEM_PREPARE);
 	TRY(graphs_meet(rank, bucket, plan->result, err));
+	step_clock_end(&rank->clock, TANDEM_MEET);
 	if (bucket) TRY(graphs_replay(rank, bucket, plan->result, err));
 	else TRY(forward_layers(rank, err));
 	TRY(fault(w, FAULT_KERNEL, plan->generation - 1, err));
 	if (!bucket) TRY(forward_head(rank, plan->outputs, plan->result, err));
 	if (plan->result != RESULT_BEST) TRY(rank_fetch_logits(rank, plan->outputs, plan->result == RESULT_SAMPLED ? plan->to_host : NULL, err));
-	return sync_rank(w, err);
+	step_clock_end(&rank->clock, TANDEM_LAUNCH);
+	TRY(sync_rank(w, err));
+	step_clock_end(&rank->clock, TANDEM_WAIT);
+	return STATUS_OK;
 }
 
 static enum status run_head(struct worker *w, struct error *err)

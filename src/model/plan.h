@@ -46,6 +46,7 @@ struct plan_options {
 	int max_outputs;        /* rows of logits of a step; 0: 32 */
 	int context;            /* longest sequence; 0: the model's, at most 8192 */
 	bool head_on_rank0;     /* rank 0 holds the whole LM head */
+	bool embedding_split;   /* each rank holds its vocabulary rows of the embedding (shard_embedding) */
 	enum dtype activation;  /* F32 on CPU */
 	enum dtype kv;          /* F32 on CPU */
 	enum dtype partial;     /* of partial sums: F32 on CPU */

@@ -48,6 +48,16 @@ for name in llama llama-tied; do
 	done
 done
 
+# Nor is who holds which rows of the embedding: everybody all, or each its own (tied: those of its part of the head), at every legal world size.
+for name in llama llama-tied llama-head-dim llama-12-heads llama-9-heads qwen3; do
+	tokens=$(json "$golden/$name/expect.json" cases 0 tokens)
+	want=$(sum_logits "$golden/$name" --tokens "$tokens")
+	for p in $(json "$golden/$name/expect.json" legal_tp | tr , ' '); do
+		equal "sha $name --tp $p --embedding vocab" hash "$(sum_logits "$golden/$name" --tokens "$tokens" --tp "$p" --embedding vocab)" "$want"
+	done
+	equal "sha $name --embedding vocab --lm-head rank0" hash "$(sum_logits "$golden/$name" --tokens "$tokens" --tp "$p" --embedding vocab --lm-head rank0)" "$want"
+done
+
 # --out: the bytes of that hash, whole, and nothing else in the folder.
 mkdir "$work/out"
 hash=$(sum_logits "$golden/llama" --tokens 1,2,3 --out "$work/out/f")

@@ -51,6 +51,8 @@ for p in $degrees; do
 	found=$(limit_kib=unlimited sum_logits "$golden/llama-head-dim" --tokens $prompt --device "$device" --tp "$p" --tp-invariant)
 	if [ -z "$want" ]; then want=$found; fi
 	equal "tp-invariant: tp $p" hash "$found" "$want"
+	found=$(limit_kib=unlimited sum_logits "$golden/llama-head-dim" --tokens $prompt --device "$device" --tp "$p" --tp-invariant --embedding vocab)
+	equal "tp-invariant: tp $p, embedding split" hash "$found" "$want"
 done
 
 # tokens NAME ARGUMENT...: what a run generates.
@@ -68,6 +70,10 @@ for p in $degrees; do
 	fi
 	want=$((p > 1 ? 2 * $(json "$f32/config.json" num_hidden_layers) : 0))
 	equal "collectives, tp $p" collectives_per_step "$(json "$out" collectives_per_step)" $want
+	[ "$p" -gt 1 ] || continue
+	equal "greedy, tp $p, lm head on rank 0, embedding split" tokens "$(tokens --device "$device" --tp "$p" --embedding vocab --lm-head rank0)" "$greedy_cpu"
+	equal "greedy, tp $p, embedding split" tokens "$(tokens --device "$device" --tp "$p" --embedding vocab)" "$greedy_cpu"
+	equal "collectives, tp $p, embedding split" collectives_per_step "$(json "$out" collectives_per_step)" $((want + 1))
 done
 
 # Batches. Four rows are a bucket: recorded and not, the same bits; five are padded to eight, which may choose other kernels: the same tokens.

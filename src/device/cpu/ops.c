@@ -85,12 +85,19 @@ static void embed_chunk(void *context, int chunk, int member)
 	(void)member;
 	const struct row_job *job = context;
 	const struct embed_args *args = job->args;
-	for (int t = chunk_begin(job, chunk); t < chunk_end(job, chunk); t++) widen_row(cpu_row(&args->out, t), args->table, args->token[t]);
+	const int cols = args->out.cols;
+	for (int t = chunk_begin(job, chunk); t < chunk_end(job, chunk); t++) {
+		const int64_t row = (int64_t)args->token[t] - args->begin;
+		const bool here = row >= 0 && row < args->table->n;
+		if (here) widen_row(cpu_row(&args->out, t), args->table, (int)row);
+		for (int s = here; s < args->out.slots; s++)
+			for (int i = 0; i < cols; i++) cpu_row(&args->out, t)[s * args->out.slot_stride + i] = -0.0f;
+	}
 }
 
 enum status cpu_embed(struct stream *stream, const struct embed_args *args, struct error *err)
 {
-	TRY(tensor_expect(&args->out, TENSOR_REPLICATED, "embed out", err));
+	if (args->out.dist != TENSOR_PARTIAL) TRY(tensor_expect(&args->out, TENSOR_REPLICATED, "embed out", err));
 	TRY(expect_shape(&args->out, args->out.rows, args->table->k, "embed out", err));
 	run_rows(stream, args, args->out.rows, (int64_t)args->table->k * 4, embed_chunk); /* a cache line an element */
 	return STATUS_OK;
@@ -177,6 +184,25 @@ enum status cpu_swiglu(struct stream *stream, const struct swiglu_args *args, st
 	TRY(cpu_expect_f32(&args->out, "swiglu out", err));
 	TRY(expect_shape(&args->x, args->out.rows, (int64_t)args->out.cols * 2, "swiglu x", err));
 	run_rows(stream, args, args->x.rows, args->x.cols * 2, swiglu_chunk);
+	return STATUS_OK;
+}
+
+static void gate_chunk(void *context, int chunk, int member)
+{
+	(void)member;
+	const struct row_job *job = context;
+	const struct gate_args *args = job->args;
+	for (int t = chunk_begin(job, chunk); t < chunk_end(job, chunk); t++)
+		job->kernels->gate(cpu_row(&args->x, t), cpu_row(&args->gate, t), args->x.cols);
+}
+
+enum status cpu_gate(struct stream *stream, const struct gate_args *args, struct error *err)
+{
+	TRY(tensor_expect(&args->x, TENSOR_SHARDED, "gate x", err));
+	TRY(tensor_expect(&args->gate, TENSOR_SHARDED, "gate gate", err));
+	TRY(cpu_expect_f32(&args->x, "gate x", err));
+	TRY(expect_shape(&args->gate, args->x.rows, args->x.cols, "gate gate", err));
+	run_rows(stream, args, args->x.rows, (int64_t)args->x.cols * 2, gate_chunk);
 	return STATUS_OK;
 }
 
