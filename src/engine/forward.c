@@ -4,6 +4,8 @@
 
 #include "engine/device_sampler.h"
 
+_Static_assert(MODEL_MAX_EXPERTS_PER_TOKEN <= MOE_MAX_TOP_K, "the op takes what the model may ask for");
+
 /* A step of the equation: run the op, unless the group is dead; let the coordinator see that this rank moves. */
 #define RUN(op, ...)                                                          \
 	do {                                                                      \
@@ -42,7 +44,23 @@ static enum status column_parallel(struct rank *rank, struct tensor x, const str
  * decode step of one row took 2.65 ms so and 2.74 ms the other way. */
 #define NORM_BEHIND_SUM_ROWS 17
 
-/* s.x += sum over ranks of in W^T (+ bias): the row-parallel half of a sub-layer and its all-reduce, which may make the next norm as well. */
+/* s.x += sum over ranks of `partial` + bias; the all-reduce may make the next norm as well. */
+static enum status reduce(struct rank *rank, struct tensor partial, const float *bias, struct hidden *s, const float *next_norm, struct error *err)
+{
+	struct all_reduce_args sum = {.partial = partial, .x = s->x, .add_residual = true, .bias = bias};
+	s->normed = false;
+	if (next_norm && rank->comm->vt->norms && s->x.rows >= NORM_BEHIND_SUM_ROWS) {
+		sum.norm_weight = next_norm;
+		sum.norm_eps = rank->model->config.rms_eps;
+		sum.h = s->h;
+		s->normed = true;
+	}
+	TRY(COMM(rank->comm, all_reduce, rank->stream, &sum, err));
+	TRY(rank_mark(rank, "all_reduce", err));
+	return rank_moves(rank, err);
+}
+
+/* s.x += sum over ranks of in W^T (+ bias): the row-parallel half of a sub-layer and its all-reduce. */
 static enum status row_parallel(struct rank *rank, struct tensor in, const struct fused_weight *weight, const float *bias, struct hidden *s,
                                 const float *next_norm, struct error *err)
 {
@@ -54,16 +72,7 @@ static enum status row_parallel(struct rank *rank, struct tensor in, const struc
 	}
 	TRY(COMM(rank->comm, partial, s->x.rows, &partial, err));
 	RUN(linear, {.x = in, .weight = &weight->part[0], .split = &rank->comm->split, .y = partial});
-	struct all_reduce_args sum = {.partial = partial, .x = s->x, .add_residual = true, .bias = bias};
-	if (next_norm && rank->comm->vt->norms && s->x.rows >= NORM_BEHIND_SUM_ROWS) {
-		sum.norm_weight = next_norm;
-		sum.norm_eps = rank->model->config.rms_eps;
-		sum.h = s->h;
-		s->normed = true;
-	}
-	TRY(COMM(rank->comm, all_reduce, rank->stream, &sum, err));
-	TRY(rank_mark(rank, "all_reduce", err));
-	return rank_moves(rank, err);
+	return reduce(rank, partial, bias, s, next_norm, err);
 }
 
 /* s.x = the tokens' rows of the embedding. Of a split one each rank adds those that it has: a sum with one term, which is exact. */
@@ -167,6 +176,25 @@ static enum status mlp_block(struct rank *rank, int layer, struct hidden *s, str
 	return row_parallel(rank, act, &w->down, w->down_bias, s, layer + 1 < c->layers ? w[1].input_norm : NULL, err);
 }
 
+/* s.x += sum over ranks of the experts' parts. */
+static enum status moe_block(struct rank *rank, int layer, struct hidden *s, struct error *err)
+{
+	const struct model_config *c = &rank->model->config;
+	const struct layer_weights *w = &rank->weights.layers[layer];
+	struct tensor partial;
+	TRY(norm(rank, s, w->post_norm, err));
+	if (rank->adds) {
+		RUN(moe, {.x = s->h, .weights = &w->moe.op, .top_k = c->moe.experts_per_token, .norm_topk = c->moe.norm_topk, .y = s->x, .accumulate = true,
+		          .scratch = rank->buffers.moe});
+		s->normed = false;
+		return STATUS_OK;
+	}
+	TRY(COMM(rank->comm, partial, s->x.rows, &partial, err));
+	RUN(moe, {.x = s->h, .weights = &w->moe.op, .top_k = c->moe.experts_per_token, .norm_topk = c->moe.norm_topk, .split = &rank->comm->split,
+	          .y = partial, .scratch = rank->buffers.moe});
+	return reduce(rank, partial, NULL, s, layer + 1 < c->layers ? w[1].input_norm : NULL, err);
+}
+
 enum status forward_layers(struct rank *rank, struct error *err)
 {
 	const struct model_config *c = &rank->model->config;
@@ -181,7 +209,8 @@ enum status forward_layers(struct rank *rank, struct error *err)
 	for (int layer = 0, attention = 0, gdn = 0; layer < c->layers; layer++) {
 		if (c->layer_kind[layer] == LAYER_GDN) TRY(gdn_block(rank, layer, gdn++, &s, err));
 		else TRY(attention_block(rank, layer, attention++, &s, err));
-		TRY(mlp_block(rank, layer, &s, err));
+		if (c->moe.sparse[layer]) TRY(moe_block(rank, layer, &s, err));
+		else TRY(mlp_block(rank, layer, &s, err));
 	}
 	return STATUS_OK;
 }

@@ -37,8 +37,16 @@ struct gdn_weights {
 	float *norm;                  /* [dv] */
 };
 
+/* Instead of gate_up and down. `op` is what the forward pass uses: views of the others, and all experts in one block each. */
+struct expert_weights {
+	struct fused_weight router;   /* [E, H], and with a shared expert its gate [1, H] */
+	struct fused_weight shared_gate_up, shared_down;
+	struct moe_weights op;
+};
+
 struct layer_weights {
 	struct gdn_weights gdn;
+	struct expert_weights moe;
 	struct fused_weight qkv;      /* [(Nq + 2 Nkv + gate: Nq)/P * D, H] q rows, k rows, v rows, gate rows where the model has them */
 	struct fused_weight o;        /* [H, Nq/P * D] */
 	struct fused_weight gate_up;  /* [2I/P, H] gate rows, up rows */
@@ -69,6 +77,7 @@ struct rank_buffers {
 	void *attn;     /* [T, inputs of o, or of the GDN's out] */
 	void *gate_up;  /* [T, 2I/P] */
 	void *act;      /* [T, I/P] */
+	void *moe;      /* intermediate results of the experts */
 	float *head_x;  /* [outputs, H] */
 	void *head_h;   /* [outputs, H] normed */
 	float *logits;  /* [outputs, head.n]; of rank 0, where the logits are gathered on the device: [outputs, V] */
@@ -150,6 +159,8 @@ struct rank_shape {
 	int gdn_k_cols, gdn_v_cols, qkvz_cols; /* k_heads*dk, v_heads*dv, 2 of each */
 };
 struct rank_shape rank_shape(const struct model_config *config, int world_size);
+/* The state cache of a rank, of which model, options and activation are set; no slots: the model has no state. */
+struct gdn_layout rank_gdn_layout(const struct rank *rank);
 
 /* The largest step as the buffers hold it: decode steps are padded to a bucket, which may be more than was asked for. */
 struct step_limits rank_limits(const struct rank_options *options);

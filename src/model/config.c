@@ -104,9 +104,6 @@ static enum status read_family(struct reader *r)
 	struct model_config *c = r->config;
 	fields_text(c->model_type, sizeof c->model_type, outer);
 	snprintf(c->tensor_prefix, sizeof c->tensor_prefix, "%s", nested ? "model.language_model." : "model.");
-	if (r->family->cannot_run)
-		snprintf(c->cannot_run, sizeof c->cannot_run, "%s (%s) can be planned but is not run by this version", r->family->type,
-		         r->family->cannot_run);
 	return STATUS_OK;
 }
 
@@ -428,8 +425,9 @@ static enum status read_gdn(struct reader *r)
 		return FAIL(r->err, BAD_INPUT, "%s: %slinear_num_value_heads %d is not a multiple of linear_num_key_heads %d; correct the file", f->file,
 		            f->section, c->gdn.v_heads, c->gdn.k_heads);
 	c->gdn.by_k_head = r->family->flags & GDN_BY_K_HEAD;
-	c->gdn.state_dtype = DTYPE_F32;
-	TRY(dtype_of(r, f, "mamba_ssm_dtype", &c->gdn.state_dtype));
+	enum dtype state = DTYPE_F32;
+	TRY(dtype_of(r, f, "mamba_ssm_dtype", &state));
+	if (state != DTYPE_F32) log_write(r->log, LOG_WARN, "%s: %smamba_ssm_dtype %s: the state is kept in F32", f->file, f->section, dtype_name(state));
 	c->attn_output_gate = true;
 	return fields_bool(f, "attn_output_gate", &c->attn_output_gate, r->err);
 }

@@ -20,7 +20,7 @@
 #define MODEL_MAX_LAYERS 1024
 #define MODEL_MAX_HEAD_DIM 512
 #define MODEL_MAX_EXPERTS_PER_TOKEN 64 /* of models that run */
-#define MODEL_MAX_ROLES 48
+#define MODEL_MAX_ROLES 64
 
 enum rope_type { ROPE_DEFAULT, ROPE_LINEAR, ROPE_DYNAMIC, ROPE_LLAMA3, ROPE_YARN, ROPE_FACTORS };
 
@@ -71,7 +71,6 @@ struct model_config {
 
 	struct {
 		int k_heads, k_dim, v_heads, v_dim, conv_kernel;
-		enum dtype state_dtype; /* that the file asks for; the engine keeps S in F32 */
 		bool by_k_head; /* the checkpoint stores q k v z and b a interleaved by k head (qwen3_next), else as flat segments */
 	} gdn;                  /* k_heads 0: no GDN layer */
 	struct {

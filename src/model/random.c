@@ -26,12 +26,11 @@ static void random_close(struct source *source)
 	free(source);
 }
 
-static enum status random_find(struct source *source, const char *name, struct source_tensor *out, int dims, int64_t rows, int64_t cols,
-                               struct error *err)
+static enum status random_find(struct source *source, const char *name, struct source_tensor *out, int dims, const int64_t *shape, struct error *err)
 {
 	(void)err;
 	const struct random_source *r = (const struct random_source *)source;
-	*out = (struct source_tensor){.name = name, .dtype = r->dtype, .dims = dims, .shape = {rows, dims == 1 ? 1 : cols}, .stream = rng_name(name)};
+	*out = (struct source_tensor){.name = name, .dtype = r->dtype, .dims = dims, .shape = {source_rows(dims, shape), source_cols(dims, shape)}, .stream = rng_name(name)};
 	return STATUS_OK;
 }
 

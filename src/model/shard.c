@@ -15,13 +15,15 @@
  * GDN_V and GDN_HEADS with all that belongs to one key head kept together, as the layout by key heads has them. */
 enum extent {
 	EXTENT_ONE, EXTENT_HIDDEN, EXTENT_INTERMEDIATE, EXTENT_VOCAB, EXTENT_HEAD_DIM, EXTENT_Q, EXTENT_KV,
-	EXTENT_GDN_K, EXTENT_GDN_V, EXTENT_GDN_V_OF_K, EXTENT_GDN_HEADS, EXTENT_GDN_HEADS_OF_K, EXTENT_GDN_V_DIM, EXTENT_GDN_TAPS
+	EXTENT_GDN_K, EXTENT_GDN_V, EXTENT_GDN_V_OF_K, EXTENT_GDN_HEADS, EXTENT_GDN_HEADS_OF_K, EXTENT_GDN_V_DIM, EXTENT_GDN_TAPS,
+	EXTENT_EXPERTS, EXTENT_EXPERT, EXTENT_SHARED
 };
 enum condition {
-	ALWAYS, IF_UNTIED, IF_QKV_BIAS, IF_O_BIAS, IF_MLP_BIAS, IF_QK_NORM, IF_GATE, IF_GATE_BIAS, IF_FLAT, IF_BY_K_HEAD
+	ALWAYS, IF_UNTIED, IF_QKV_BIAS, IF_O_BIAS, IF_MLP_BIAS, IF_QK_NORM, IF_GATE, IF_GATE_BIAS, IF_FLAT, IF_BY_K_HEAD,
+	IF_STACKED, IF_PER_EXPERT, IF_SHARED
 };
 /* Which layers have it. */
-enum scope { OUTER, EVERY, ATTENTION, GDN, DENSE_MLP };
+enum scope { OUTER, EVERY, ATTENTION, GDN, DENSE_MLP, SPARSE_MLP };
 /* Parameters of equal names are parts of one tensor, in the order of the table: below each other, or each with a head's rows in turn. */
 enum join { BELOW, IN_TURN };
 
@@ -89,6 +91,17 @@ static const struct template {
 	VECTOR(UP_BIAS, DENSE_MLP, "mlp.up_proj.bias", INTERMEDIATE, COLUMN, IF_MLP_BIAS),
 	MATRIX(DOWN, DENSE_MLP, "mlp.down_proj.weight", HIDDEN, INTERMEDIATE, ROW, ALWAYS),
 	VECTOR(DOWN_BIAS, DENSE_MLP, "mlp.down_proj.bias", HIDDEN, REPLICATED, IF_MLP_BIAS),
+	MATRIX(ROUTER, SPARSE_MLP, "mlp.gate.weight", EXPERTS, HIDDEN, REPLICATED, ALWAYS),
+	MATRIX(EXPERT_GATE, SPARSE_MLP, "mlp.experts.*.gate_proj.weight", EXPERT, HIDDEN, COLUMN, IF_PER_EXPERT),
+	MATRIX(EXPERT_UP, SPARSE_MLP, "mlp.experts.*.up_proj.weight", EXPERT, HIDDEN, COLUMN, IF_PER_EXPERT),
+	MATRIX(EXPERT_DOWN, SPARSE_MLP, "mlp.experts.*.down_proj.weight", HIDDEN, EXPERT, ROW, IF_PER_EXPERT),
+	MATRIX(EXPERT_GATE, SPARSE_MLP, "mlp.experts.gate_up_proj", EXPERT, HIDDEN, COLUMN, IF_STACKED),
+	MATRIX(EXPERT_UP, SPARSE_MLP, "mlp.experts.gate_up_proj", EXPERT, HIDDEN, COLUMN, IF_STACKED),
+	MATRIX(EXPERT_DOWN, SPARSE_MLP, "mlp.experts.down_proj", HIDDEN, EXPERT, ROW, IF_STACKED),
+	MATRIX(SHARED_ROUTER, SPARSE_MLP, "mlp.shared_expert_gate.weight", ONE, HIDDEN, REPLICATED, IF_SHARED),
+	MATRIX(SHARED_GATE, SPARSE_MLP, "mlp.shared_expert.gate_proj.weight", SHARED, HIDDEN, COLUMN, IF_SHARED),
+	MATRIX(SHARED_UP, SPARSE_MLP, "mlp.shared_expert.up_proj.weight", SHARED, HIDDEN, COLUMN, IF_SHARED),
+	MATRIX(SHARED_DOWN, SPARSE_MLP, "mlp.shared_expert.down_proj.weight", HIDDEN, SHARED, ROW, IF_SHARED),
 #undef MATRIX
 #undef HEADS_IN_TURN
 #undef VECTOR
@@ -115,7 +128,7 @@ static const char *head_name(const char *prefix)
 	return "lm_head.weight";
 }
 
-void manifest_match(struct model_config *config, const struct source *source)
+static void match_prefix(struct model_config *config, const struct source *source)
 {
 	char name[sizeof config->tensor_prefix + 32];
 	snprintf(name, sizeof name, "%sembed_tokens.weight", config->tensor_prefix);
@@ -128,10 +141,36 @@ void manifest_match(struct model_config *config, const struct source *source)
 	}
 }
 
+void manifest_match(struct model_config *config, const struct source *source)
+{
+	char name[sizeof config->tensor_prefix + 64];
+	match_prefix(config, source);
+	for (int i = 0; i < config->layers && config->moe.experts && !config->moe.stacked; i++) {
+		snprintf(name, sizeof name, "%slayers.%d.mlp.experts.gate_up_proj", config->tensor_prefix, i);
+		config->moe.stacked = source_has(source, name);
+	}
+}
+
+const char *weight_name(const struct weight *w, int expert, char *out, size_t size)
+{
+	const char *star = strchr(w->name, '*');
+	if (star) snprintf(out, size, "%.*s%d%s", (int)(star - w->name), w->name, expert, star + 1);
+	else snprintf(out, size, "%s", w->name);
+	return out;
+}
+
+enum status weight_find(struct source *source, const struct weight *w, int expert, char name[WEIGHT_NAME_BYTES], struct source_tensor *out,
+                        struct error *err)
+{
+	weight_name(w, expert, name, WEIGHT_NAME_BYTES);
+	if (w->stacked) return source_find_stack(source, name, w->experts, w->stored.rows, w->cols, out, err);
+	return source_find(source, name, w->dims, w->stored.rows, w->cols, out, err);
+}
+
 uint64_t weight_stored_bytes(const struct model_config *config, const struct weight *weight)
 {
 	if (config->stored.own_types) return config->stored.role_bytes[weight->role] / (weight->layer < 0 ? 1 : (uint64_t)config->layers);
-	return (uint64_t)weight->rows * (uint64_t)weight->cols * dtype_bytes(config->dtype);
+	return (uint64_t)weight->experts * (uint64_t)weight->rows * (uint64_t)weight->cols * dtype_bytes(config->dtype);
 }
 
 static bool in_scope(enum scope scope, const struct model_config *c, int layer)
@@ -141,7 +180,8 @@ static bool in_scope(enum scope scope, const struct model_config *c, int layer)
 	case EVERY: return layer >= 0;
 	case ATTENTION: return layer >= 0 && c->layer_kind[layer] != LAYER_GDN;
 	case GDN: return layer >= 0 && c->layer_kind[layer] == LAYER_GDN;
-	case DENSE_MLP: return layer >= 0;
+	case DENSE_MLP: return layer >= 0 && !c->moe.sparse[layer];
+	case SPARSE_MLP: return layer >= 0 && c->moe.sparse[layer];
 	}
 	return false;
 }
@@ -160,6 +200,9 @@ static bool applies(const struct template *t, const struct model_config *c, int 
 	case IF_GATE_BIAS: return c->attn_output_gate && c->qkv_bias;
 	case IF_FLAT: return !c->gdn.by_k_head;
 	case IF_BY_K_HEAD: return c->gdn.by_k_head;
+	case IF_STACKED: return c->moe.stacked;
+	case IF_PER_EXPERT: return !c->moe.stacked;
+	case IF_SHARED: return c->moe.shared_intermediate > 0;
 	}
 	return false;
 }
@@ -184,6 +227,9 @@ static int64_t extent_of(enum extent extent, const struct model_config *c, int64
 	case EXTENT_GDN_HEADS_OF_K: *unit = of_k; return c->gdn.v_heads;
 	case EXTENT_GDN_V_DIM: return c->gdn.v_dim;
 	case EXTENT_GDN_TAPS: return c->gdn.conv_kernel;
+	case EXTENT_EXPERTS: return c->moe.experts;
+	case EXTENT_EXPERT: return c->moe.intermediate;
+	case EXTENT_SHARED: return c->moe.shared_intermediate;
 	}
 	return 0;
 }
@@ -213,6 +259,8 @@ static void fill(struct weight *w, const struct template *t, const struct model_
 	w->cols = extent_of(t->cols, c, &col_unit);
 	w->stored = stored_of(t, c, layer);
 	w->centred = t->centred && c->centred_norms;
+	w->experts = t->role == WEIGHT_EXPERT_GATE || t->role == WEIGHT_EXPERT_UP || t->role == WEIGHT_EXPERT_DOWN ? c->moe.experts : 1;
+	w->stacked = t->condition == IF_STACKED;
 	if (t->kind == SHARD_COLUMN) {
 		w->unit = row_unit;
 		w->units = w->rows / row_unit;

@@ -46,6 +46,9 @@ void source_close(struct source **source);
 /* The tensor must exist with this shape (dims 1: cols ignored; dims 3: [rows, 1, cols], read as [rows, cols]); its dtype is reported. Errors name expected and found. */
 enum status source_find(struct source *source, const char *name, int dims, int64_t rows, int64_t cols, struct source_tensor *out,
                         struct error *err) NODISCARD;
+/* A tensor [count, rows, cols], read as [count * rows, cols]. */
+enum status source_find_stack(struct source *source, const char *name, int64_t count, int64_t rows, int64_t cols, struct source_tensor *out,
+                              struct error *err) NODISCARD;
 /* BAD_INPUT-free question: is there a tensor of this name? (random: no opinion, returns false) */
 bool source_has(const struct source *source, const char *name);
 

@@ -23,7 +23,7 @@ struct moe_model {
 
 static struct guarded put_all(struct check *c, struct linear_weight *first, size_t *bytes, int experts, struct linear_weight *shared, const struct guarded *rows)
 {
-	const struct variant *v = &c->variant[0];
+	const struct runner *v = &c->variant[0];
 	struct error err = {0};
 	*bytes = v->device->vt->linear_bytes(first->dtype, first->n, first->k);
 	struct guarded g = guarded_alloc(*bytes * (size_t)experts + (shared ? v->device->vt->linear_bytes(shared->dtype, shared->n, shared->k) : 0));
@@ -232,7 +232,7 @@ static void run_case(struct check *c, const struct moe_case *mc, enum fill fill)
 	                        .norm_topk = mc->norm_topk, .split = &split, .y = tensor_view(y.data, DTYPE_F32, TENSOR_PARTIAL, mc->rows, mc->hidden)};
 	args.x.row_stride = x_stride, args.y.row_stride = y_stride, args.y.slots = split.spans, args.y.slot_stride = (int64_t)slot;
 	for (int i = 0; i < c->variants; i++) {
-		const struct variant *v = &c->variant[i];
+		const struct runner *v = &c->variant[i];
 		struct error err = {0};
 		struct moe_shape shape = shape_of(mc);
 		struct guarded scratch = guarded_alloc(v->device->vt->moe_scratch_bytes(v->device, &shape));
@@ -253,7 +253,7 @@ static void refuse(struct check *c, const char *what, enum status want, void (*s
 {
 	struct moe_case mc = {DTYPE_BF16, 2, 16, 4, 2, 8, 8, true, false, 2, 0, 2};
 	case_begin(c, FILL_RANDOM, "refused: %s", what);
-	const struct variant *v = &c->variant[0];
+	const struct runner *v = &c->variant[0];
 	struct sum_split split = {.tree_leaves = 2, .leaves = 2, .spans = 1, .span = {{0, 2}}};
 	struct moe_model m = model_make(c, &mc, FILL_RANDOM);
 	struct moe_shape shape = shape_of(&mc);
