@@ -46,7 +46,7 @@ static json_t *degree_json(const struct plan *plan, int index)
 	const struct shapes *judged = plan->settings->target ? &plan->shapes[index] : NULL;
 	json_t *reasons = json_array(), *families = json_array();
 	for (int i = 0; i < d->reasons; i++) json_array_append_new(reasons, json_string(d->reason[i]));
-	for (int i = 0; i < d->families; i++) json_array_append_new(families, family_json(&d->family[i], plan_target_json(&plan->target, judged, i)));
+	for (int i = 0; i < d->families; i++) json_array_append_new(families, family_json(&d->family[i], plan_target_json(&plan->target, judged, i, &plan->settings->classes)));
 	json_t *heads = json_pack("{s:i,s:i,s:i}", "query", d->q_heads, "kv", d->kv_heads, "kv_replicated", d->kv_replicated);
 	json_t *bytes = json_pack("{s:I,s:I,s:I,s:I,s:I,s:I,s:I}", "weights", (json_int_t)weight_bytes(d), "sharded", (json_int_t)d->sharded_bytes, "replicated",
 	                          (json_int_t)d->replicated_bytes, "kv_per_token", (json_int_t)d->kv_per_token, "state_per_sequence",
@@ -173,7 +173,7 @@ static enum status print_table(const struct plan *plan, struct error *err)
 	if (c->cannot_run[0]) TRY_GOTO(buf_printf(&out, err, "planned only: %s\n", c->cannot_run), end);
 	TRY_GOTO(family_table(plan, &out, err), end);
 	TRY_GOTO(rank_table(plan, &out, err), end);
-	if (plan->settings->target) TRY_GOTO(plan_target_table(&plan->target, plan->shapes, plan->count, &out, err), end);
+	if (plan->settings->target) TRY_GOTO(plan_target_table(&plan->target, plan->shapes, plan->count, &plan->settings->classes, &out, err), end);
 	st = output_write(out.data, out.size, err);
 end:
 	buf_fini(&out);

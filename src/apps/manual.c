@@ -25,6 +25,12 @@ static const struct detail {
 	               "of the weight files only, so that it can be asked before anything large is downloaded. With --target it also says which kernels would be "
 	               "legal there for each rank's shapes; the device need not be present.",
 	 "tandem plan MODEL --tp 1,2,4,8 --device-memory 24GiB\ntandem plan MODEL --tp 2,4 --target gfx936"},
+	{COMMAND_PRESCREEN, "Takes the shapes that one rank has at each world size, runs every kernel that the device offers for each of them, and says which are right and "
+	                    "faster than what the dispatch takes by itself. A candidate must be legal, be what was asked for and something else than the baseline, write all of its "
+	                    "output and nothing else, give the same bits each time, and be as close to a double-precision reference as its type allows; only then is it timed, in "
+	                    "pairs with the baseline. Weights are invented: MODEL needs config.json only.\n\n"
+	                    "An interrupt, or the end of --budget, leaves a file that --resume goes on with. Nothing else should run on the machine.",
+	 "tandem prescreen MODEL --tp 1,2,4 --device cuda --out MODEL.h200\ntandem prescreen MODEL --phase decode --families mlp --quick"},
 	{COMMAND_VERIFY, "Runs the same prompts on one rank and on several, and compares logits and greedy tokens. On CPU they must be the same bits.",
 	 "tandem verify MODEL --tp 4"},
 	{COMMAND_BENCH_STEP, "Times decode steps and prefills against the bytes and the arithmetic that they cannot avoid. Nothing else should run on "

@@ -59,6 +59,12 @@ struct settings {
 	const char *dtype, *transport; /* bench collective */
 	int matrix; /* bench peak */
 
+	/* prescreen */
+	struct int_list classes, contexts; /* --rows, --contexts */
+	const char *phase, *families;
+	double budget, keep, reject; /* budget s, 0: none */
+	bool resume, quick, any_order;
+
 	/* bench serve */
 	int requests, concurrency, vocab;
 	double rate; /* INFINITY: all at once */
@@ -73,6 +79,7 @@ struct settings {
 	X(TOKENIZE, cmd_tokenize, "tokenize", "MODEL|DIR", "text to token ids and back")                      \
 	X(PLAN, cmd_plan, "plan", "MODEL", "what each rank holds at each world size; reads no weights")       \
 	X(SERVE, cmd_serve, "serve", "MODEL", "answer requests over HTTP: an OpenAI-compatible server")         \
+	X(PRESCREEN, cmd_prescreen, "prescreen", "MODEL", "measure which kernels suit the shapes of a rank")  \
 	X(VERIFY, cmd_verify, "verify", "MODEL", "compare a world size with one rank on the same prompts")    \
 	X(BENCH_STEP, cmd_bench_step, "bench step", "MODEL", "time of one decode step and of a prefill")      \
 	X(BENCH_SERVE, cmd_bench_serve, "bench serve", "URL|MODEL", "latency and throughput of a server under load") \
