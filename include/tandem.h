@@ -77,7 +77,7 @@ TANDEM_API void tandem_close(struct tandem **engine);
 TANDEM_API int tandem_rebuild(struct tandem *engine, struct tandem_error *err);
 
 struct tandem_rank_bytes {
-	uint64_t sharded, replicated, kv, scratch, workspace, runtime, peak; /* runtime: a GPU's context and the like; peak: of all together */
+	uint64_t sharded, replicated, kv, state, scratch, workspace, runtime, peak; /* state: recurrent, of sequences; runtime: a GPU's context and the like; peak: of all together */
 };
 struct tandem_info {
 	const char *device, *isa, *lm_head, *embedding; /* e.g. "cpu", "avx512", "rank0", "replicated" */

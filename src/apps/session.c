@@ -117,8 +117,8 @@ static json_t *rank_bytes(const struct session *session)
 	for (int r = 0; r < session->info.world_size; r++) {
 		struct tandem_rank_bytes b;
 		tandem_get_rank_bytes(session->engine, r, &b);
-		json_array_append_new(ranks, json_pack("{s:I,s:I,s:I,s:I,s:I,s:I,s:I}", "sharded", (json_int_t)b.sharded, "replicated",
-		                                       (json_int_t)b.replicated, "kv", (json_int_t)b.kv, "scratch", (json_int_t)b.scratch,
+		json_array_append_new(ranks, json_pack("{s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I}", "sharded", (json_int_t)b.sharded, "replicated",
+		                                       (json_int_t)b.replicated, "kv", (json_int_t)b.kv, "state", (json_int_t)b.state, "scratch", (json_int_t)b.scratch,
 		                                       "workspace", (json_int_t)b.workspace, "runtime", (json_int_t)b.runtime, "peak", (json_int_t)b.peak));
 	}
 	return ranks;

@@ -27,6 +27,7 @@ struct graph;
 	X(SHARDED, "sharded weights")        \
 	X(REPLICATED, "replicated weights")  \
 	X(KV, "kv cache")                    \
+	X(STATE, "state of sequences")       \
 	X(SCRATCH, "collective scratch")     \
 	X(WORKSPACE, "workspace")            \
 	X(RUNTIME, "runtime and context") /* of a GPU: what its memory holds besides, other processes' included */
@@ -64,6 +65,15 @@ struct stream_options {
 	bool invariant;   /* results must not depend on the world size (CPU: they never do) */
 };
 
+/* What a launch is bounded by; 0: unknown, or there is no such bound. */
+struct device_limits {
+	int wave;              /* lanes that run together; 1 on a CPU */
+	int max_threads;       /* of a block */
+	int64_t shared_bytes;  /* of a block */
+	int compute_units;
+	size_t cache_bytes;    /* of the last level, that weights should not stay in while they are measured */
+};
+
 enum copy_kind { COPY_TO_DEVICE, COPY_TO_HOST, COPY_ON_DEVICE };
 
 struct device_ops {
@@ -79,6 +89,7 @@ struct device_ops {
 	/* What the device runs on, for reports: "avx512", "sm_90", … */
 	const char *(*flavour)(const struct device *device);
 	int (*threads)(const struct device *device); /* host threads that compute; 1 on a GPU */
+	void (*limits)(const struct device *device, struct device_limits *out); /* any thread. NULL: nothing is known */
 
 	/* Zeroed device memory. `what` goes into the message when there is no room. */
 	enum status (*alloc)(struct device *device, size_t bytes, enum mem_tag tag, const char *what, void **out, struct error *err);
@@ -138,6 +149,7 @@ struct device_ops {
 	enum status (*vector_put)(struct stream *stream, float *dst, const void *src, enum dtype dtype, int n, struct error *err);
 
 	size_t (*kv_bytes)(const struct kv_layout *layout);
+	size_t (*moe_scratch_bytes)(const struct device *device, const struct moe_shape *shape); /* NULL where ops.moe is */
 
 	/* Variants of a linear (variant.h); NULL entries: there is one way only. variants: those that this back end's dispatch can be told to take for the key,
 	 * the first of them "default"; returns how many, at most `max`. Being listed does not mean that it is legal, right or fast for the key. */
@@ -149,7 +161,8 @@ struct device_ops {
 	void (*linear_ran)(const struct stream *stream, struct variant *out);
 	/* The kernels of a recorded graph in order of recording; returns how many there are, of which at most `max` are filled in. NULL: cannot tell. */
 	enum status (*graph_kernels)(struct graph *graph, struct kernel_launch *out, int max, int *count, struct error *err);
-	/* What results depend on besides the device's name: "driver 580.82, cublasLt 130100". Any thread. NULL: nothing. */
+	/* What speeds and variants depend on besides the flavour: "NVIDIA H200, 139.8 GiB, 132 multiprocessors; driver 580.82.07, cuda 13000, runtime 13000,
+	 * cublasLt 130100". Any thread. NULL: nothing. */
 	void (*versions)(const struct device *device, char *text, size_t bytes);
 
 	/* Reads `bytes` (a multiple of 16) of device memory once, for measuring; *sum, device memory, takes what stands for the values read. NULL: none. */

@@ -189,7 +189,8 @@ static uint64_t need_bytes(const struct coordinator_options *o, const struct wor
 	                                     .partial = w->comm_options.dtype};
 	plan_degree(&plan, &o->model->config, o->world_size, &options);
 	uint64_t kv = (uint64_t)(o->rank.kv.blocks + 1) * (uint64_t)o->rank.kv.block_tokens * plan.kv_per_token;
-	return plan.sharded_bytes + plan.replicated_bytes + plan.scratch_bytes + plan.workspace_bytes + kv;
+	const struct gdn_layout state = rank_gdn_layout(&w->rank);
+	return plan.sharded_bytes + plan.replicated_bytes + plan.scratch_bytes + plan.workspace_bytes + kv + gdn_cache_bytes(&state);
 }
 
 static void fill_worker(struct coordinator *c, int r, const struct device_options *device)
@@ -200,8 +201,13 @@ static void fill_worker(struct coordinator *c, int r, const struct device_option
 	struct rank_shape shape = rank_shape(config, o->world_size);
 	struct step_limits limits = rank_limits(&o->rank);
 	enum dtype activation = o->ops->activation ? o->ops->activation(config->dtype) : DTYPE_F32;
-	int max_n = 2 * shape.inner > shape.qkv_cols ? 2 * shape.inner : shape.qkv_cols;
-	int max_k = config->hidden_size > shape.inner ? config->hidden_size : shape.inner;
+	const int outputs[] = {2 * shape.inner, shape.qkv_cols, shape.qkvz_cols, config->vocab_size};
+	const int inputs[] = {config->hidden_size, shape.inner, shape.q_cols, shape.gdn_v_cols};
+	int max_n = 0, max_k = 0;
+	for (int i = 0; i < 4; i++) {
+		if (outputs[i] > max_n) max_n = outputs[i];
+		if (inputs[i] > max_k) max_k = inputs[i];
+	}
 	w->rank.index = r;
 	w->rank.world_size = o->world_size;
 	w->rank.model = o->model;
@@ -217,8 +223,7 @@ static void fill_worker(struct coordinator *c, int r, const struct device_option
 	w->comm_options = (struct comm_options){.max_rows = limits.max_rows, .cols = config->hidden_size,
 	                                        .dtype = o->rank.invariant ? DTYPE_F32 : activation,
 	                                        .invariant = o->rank.invariant, .tree_leaves = o->model->tree_leaves};
-	w->stream_options = (struct stream_options){.max_rows = limits.max_rows, .max_k = max_k > shape.q_cols ? max_k : shape.q_cols,
-	                                            .max_n = max_n > config->vocab_size ? max_n : config->vocab_size, .max_q_heads = shape.q_heads,
+	w->stream_options = (struct stream_options){.max_rows = limits.max_rows, .max_k = max_k, .max_n = max_n, .max_q_heads = shape.q_heads,
 	                                            .max_head_dim = config->head_dim, .max_context = o->rank.max_context,
 	                                            .max_seqs = limits.max_seqs, .invariant = o->rank.invariant};
 	w->timeout_ms = o->timeout_ms;

@@ -4,6 +4,8 @@
 
 #include "engine/device_sampler.h"
 
+_Static_assert(MODEL_MAX_EXPERTS_PER_TOKEN <= MOE_MAX_TOP_K, "the op takes what the model may ask for");
+
 /* A step of the equation: run the op, unless the group is dead; let the coordinator see that this rank moves. */
 #define RUN(op, ...)                                                          \
 	do {                                                                      \
@@ -42,7 +44,23 @@ static enum status column_parallel(struct rank *rank, struct tensor x, const str
  * decode step of one row took 2.65 ms so and 2.74 ms the other way. */
 #define NORM_BEHIND_SUM_ROWS 17
 
-/* s.x += sum over ranks of in W^T (+ bias): the row-parallel half of a sub-layer and its all-reduce, which may make the next norm as well. */
+/* s.x += sum over ranks of `partial` + bias; the all-reduce may make the next norm as well. */
+static enum status reduce(struct rank *rank, struct tensor partial, const float *bias, struct hidden *s, const float *next_norm, struct error *err)
+{
+	struct all_reduce_args sum = {.partial = partial, .x = s->x, .add_residual = true, .bias = bias};
+	s->normed = false;
+	if (next_norm && rank->comm->vt->norms && s->x.rows >= NORM_BEHIND_SUM_ROWS) {
+		sum.norm_weight = next_norm;
+		sum.norm_eps = rank->model->config.rms_eps;
+		sum.h = s->h;
+		s->normed = true;
+	}
+	TRY(COMM(rank->comm, all_reduce, rank->stream, &sum, err));
+	TRY(rank_mark(rank, "all_reduce", err));
+	return rank_moves(rank, err);
+}
+
+/* s.x += sum over ranks of in W^T (+ bias): the row-parallel half of a sub-layer and its all-reduce. */
 static enum status row_parallel(struct rank *rank, struct tensor in, const struct fused_weight *weight, const float *bias, struct hidden *s,
                                 const float *next_norm, struct error *err)
 {
@@ -54,16 +72,7 @@ static enum status row_parallel(struct rank *rank, struct tensor in, const struc
 	}
 	TRY(COMM(rank->comm, partial, s->x.rows, &partial, err));
 	RUN(linear, {.x = in, .weight = &weight->part[0], .split = &rank->comm->split, .y = partial});
-	struct all_reduce_args sum = {.partial = partial, .x = s->x, .add_residual = true, .bias = bias};
-	if (next_norm && rank->comm->vt->norms && s->x.rows >= NORM_BEHIND_SUM_ROWS) {
-		sum.norm_weight = next_norm;
-		sum.norm_eps = rank->model->config.rms_eps;
-		sum.h = s->h;
-		s->normed = true;
-	}
-	TRY(COMM(rank->comm, all_reduce, rank->stream, &sum, err));
-	TRY(rank_mark(rank, "all_reduce", err));
-	return rank_moves(rank, err);
+	return reduce(rank, partial, bias, s, next_norm, err);
 }
 
 /* s.x = the tokens' rows of the embedding. Of a split one each rank adds those that it has: a sum with one term, which is exact. */
@@ -83,7 +92,7 @@ static enum status embedding(struct rank *rank, struct hidden *s, struct error *
 }
 
 /* From the residual stream to queries (first columns of qkv) and cache. */
-static enum status attention_in(struct rank *rank, int layer, struct hidden *s, struct tensor qkv, struct error *err)
+static enum status attention_in(struct rank *rank, int layer, int nth, struct hidden *s, struct tensor qkv, struct error *err)
 {
 	const struct model_config *c = &rank->model->config;
 	const struct layer_weights *w = &rank->weights.layers[layer];
@@ -92,11 +101,11 @@ static enum status attention_in(struct rank *rank, int layer, struct hidden *s, 
 	struct tensor k = tensor_columns(&qkv, shape.q_cols, shape.kv_cols);
 	struct tensor v = tensor_columns(&qkv, shape.q_cols + shape.kv_cols, shape.kv_cols);
 
-	if (FUSED(attention_in, &w->qkv)) {
+	if (FUSED(attention_in, &w->qkv) && !c->attn_output_gate) {
 		RUN(attention_in, {.in = {.x = s->x, .weight = w->input_norm, .eps = c->rms_eps, .h = s->h, .done = s->normed},
 		                   .weight = &w->qkv.part[0], .bias = w->qkv_bias, .q_norm = w->q_norm, .k_norm = w->k_norm, .q_heads = shape.q_heads,
 		                   .kv_heads = shape.kv_heads, .head_dim = c->head_dim, .rotary_dim = c->rotary_dim, .rows = &rank->rows,
-		                   .cache = &rank->cache, .layer = layer, .qkv = qkv});
+		                   .cache = &rank->cache, .layer = nth, .qkv = qkv});
 		return STATUS_OK;
 	}
 	TRY(norm(rank, s, w->input_norm, err));
@@ -107,24 +116,45 @@ static enum status attention_in(struct rank *rank, int layer, struct hidden *s, 
 	}
 	RUN(rope, {.x = q, .heads = shape.q_heads, .head_dim = c->head_dim, .rotary_dim = c->rotary_dim, .cos_sin = rank->rows.cos_sin});
 	RUN(rope, {.x = k, .heads = shape.kv_heads, .head_dim = c->head_dim, .rotary_dim = c->rotary_dim, .cos_sin = rank->rows.cos_sin});
-	RUN(kv_write, {.k = k, .v = v, .cache = &rank->cache, .layer = layer, .kv_slot = rank->rows.kv_slot});
+	RUN(kv_write, {.k = k, .v = v, .cache = &rank->cache, .layer = nth, .kv_slot = rank->rows.kv_slot});
 	return STATUS_OK;
 }
 
-static enum status attention_block(struct rank *rank, int layer, struct hidden *s, struct error *err)
+/* nth: of the layers with attention, whose cache it is. */
+static enum status attention_block(struct rank *rank, int layer, int nth, struct hidden *s, struct error *err)
 {
 	const struct model_config *c = &rank->model->config;
 	const struct layer_weights *w = &rank->weights.layers[layer];
 	struct rank_shape shape = rank_shape(c, rank->world_size);
 	int rows = s->x.rows;
-	struct tensor qkv = tensor_view(rank->buffers.qkv, rank->activation, TENSOR_SHARDED, rows, shape.qkv_cols); /* [T, q|k|v] */
+	struct tensor qkv = tensor_view(rank->buffers.qkv, rank->activation, TENSOR_SHARDED, rows, shape.qkv_cols); /* [T, q|k|v|gate] */
 	struct tensor attn = tensor_view(rank->buffers.attn, rank->activation, TENSOR_SHARDED, rows, shape.q_cols);
 
-	TRY(attention_in(rank, layer, s, qkv, err));
-	RUN(attention, {.q = tensor_columns(&qkv, 0, shape.q_cols), .out = attn, .q_heads = shape.q_heads, .cache = &rank->cache, .layer = layer,
+	TRY(attention_in(rank, layer, nth, s, qkv, err));
+	RUN(attention, {.q = tensor_columns(&qkv, 0, shape.q_cols), .out = attn, .q_heads = shape.q_heads, .cache = &rank->cache, .layer = nth,
 	                .rows = &rank->rows, .scale = 1.0f / sqrtf((float)c->head_dim),
 	                .window = c->layer_kind[layer] == LAYER_SLIDING ? c->sliding_window : 0});
+	if (c->attn_output_gate) RUN(gate, {.x = attn, .gate = tensor_columns(&qkv, shape.q_cols + 2 * shape.kv_cols, shape.q_cols)});
 	return row_parallel(rank, attn, &w->o, w->o_bias, s, w->post_norm, err);
+}
+
+/* nth: of the layers with a gated delta net. */
+static enum status gdn_block(struct rank *rank, int layer, int nth, struct hidden *s, struct error *err)
+{
+	const struct model_config *c = &rank->model->config;
+	const struct layer_weights *w = &rank->weights.layers[layer];
+	struct rank_shape shape = rank_shape(c, rank->world_size);
+	int rows = s->x.rows;
+	struct tensor qkvz = tensor_view(rank->buffers.qkv, rank->activation, TENSOR_SHARDED, rows, shape.qkvz_cols); /* [T, q|k|v|z] */
+	struct tensor ba = tensor_view(rank->buffers.ba, rank->activation, TENSOR_SHARDED, rows, 2 * shape.gdn_v_heads);
+	struct tensor out = tensor_view(rank->buffers.attn, rank->activation, TENSOR_SHARDED, rows, shape.gdn_v_cols);
+
+	TRY(norm(rank, s, w->input_norm, err));
+	TRY(column_parallel(rank, s->h, &w->gdn.qkvz, NULL, qkvz, err));
+	TRY(column_parallel(rank, s->h, &w->gdn.ba, NULL, ba, err));
+	RUN(gdn, {.qkvz = qkvz, .ba = ba, .conv = w->gdn.conv, .a_log = w->gdn.a_log, .dt_bias = w->gdn.dt_bias, .norm = w->gdn.norm,
+	          .eps = c->rms_eps, .cache = &rank->state, .layer = nth, .rows = &rank->rows, .out = out});
+	return row_parallel(rank, out, &w->gdn.out, NULL, s, w->post_norm, err);
 }
 
 static enum status mlp_block(struct rank *rank, int layer, struct hidden *s, struct error *err)
@@ -146,6 +176,25 @@ static enum status mlp_block(struct rank *rank, int layer, struct hidden *s, str
 	return row_parallel(rank, act, &w->down, w->down_bias, s, layer + 1 < c->layers ? w[1].input_norm : NULL, err);
 }
 
+/* s.x += sum over ranks of the experts' parts. */
+static enum status moe_block(struct rank *rank, int layer, struct hidden *s, struct error *err)
+{
+	const struct model_config *c = &rank->model->config;
+	const struct layer_weights *w = &rank->weights.layers[layer];
+	struct tensor partial;
+	TRY(norm(rank, s, w->post_norm, err));
+	if (rank->adds) {
+		RUN(moe, {.x = s->h, .weights = &w->moe.op, .top_k = c->moe.experts_per_token, .norm_topk = c->moe.norm_topk, .y = s->x, .accumulate = true,
+		          .scratch = rank->buffers.moe});
+		s->normed = false;
+		return STATUS_OK;
+	}
+	TRY(COMM(rank->comm, partial, s->x.rows, &partial, err));
+	RUN(moe, {.x = s->h, .weights = &w->moe.op, .top_k = c->moe.experts_per_token, .norm_topk = c->moe.norm_topk, .split = &rank->comm->split,
+	          .y = partial, .scratch = rank->buffers.moe});
+	return reduce(rank, partial, NULL, s, layer + 1 < c->layers ? w[1].input_norm : NULL, err);
+}
+
 enum status forward_layers(struct rank *rank, struct error *err)
 {
 	const struct model_config *c = &rank->model->config;
@@ -157,9 +206,11 @@ enum status forward_layers(struct rank *rank, struct error *err)
 
 	RUN(gather_rows, {.x = all_angles, .row = rank->rows.position, .out = angles});
 	TRY(embedding(rank, &s, err));
-	for (int layer = 0; layer < c->layers; layer++) {
-		TRY(attention_block(rank, layer, &s, err));
-		TRY(mlp_block(rank, layer, &s, err));
+	for (int layer = 0, attention = 0, gdn = 0; layer < c->layers; layer++) {
+		if (c->layer_kind[layer] == LAYER_GDN) TRY(gdn_block(rank, layer, gdn++, &s, err));
+		else TRY(attention_block(rank, layer, attention++, &s, err));
+		if (c->moe.sparse[layer]) TRY(moe_block(rank, layer, &s, err));
+		else TRY(mlp_block(rank, layer, &s, err));
 	}
 	return STATUS_OK;
 }

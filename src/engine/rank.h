@@ -20,22 +20,41 @@
 
 /* Parameters of one input below each other: their outputs are consecutive columns. Those of equal type that follow each other are one
  * linear; where a checkpoint mixes types there are several. */
-#define FUSED_MAX_PARTS 3
+#define FUSED_MAX_PARTS 4
 struct fused_weight {
 	struct linear_weight part[FUSED_MAX_PARTS];
 	int begin[FUSED_MAX_PARTS]; /* first output of each */
 	int parts;
 };
 
+/* A layer has the weights of its mixer, attention or gated delta net, and of its MLP; what it does not have is zero. */
+struct gdn_weights {
+	struct fused_weight qkvz;     /* [(2 Hk dk + 2 Hv dv)/P, H] q rows, k rows, v rows, z rows */
+	struct fused_weight ba;       /* [2 Hv/P, H] b rows, a rows */
+	struct fused_weight out;      /* [H, Hv/P * dv] */
+	float *conv;                  /* [Kc][q|k|v channels of this rank] */
+	float *a_log, *dt_bias;       /* [Hv/P] */
+	float *norm;                  /* [dv] */
+};
+
+/* Instead of gate_up and down. `op` is what the forward pass uses: views of the others, and all experts in one block each. */
+struct expert_weights {
+	struct fused_weight router;   /* [E, H], and with a shared expert its gate [1, H] */
+	struct fused_weight shared_gate_up, shared_down;
+	struct moe_weights op;
+};
+
 struct layer_weights {
-	struct fused_weight qkv;      /* [(Nq + 2 Nkv)/P * D, H] q rows, k rows, v rows */
+	struct gdn_weights gdn;
+	struct expert_weights moe;
+	struct fused_weight qkv;      /* [(Nq + 2 Nkv + gate: Nq)/P * D, H] q rows, k rows, v rows, gate rows where the model has them */
 	struct fused_weight o;        /* [H, Nq/P * D] */
 	struct fused_weight gate_up;  /* [2I/P, H] gate rows, up rows */
 	struct fused_weight down;     /* [H, I/P] */
 	float *qkv_bias;              /* [outputs of qkv] or NULL */
 	float *o_bias, *down_bias;    /* [H] or NULL: added once, after the sum */
 	float *gate_up_bias;          /* [2I/P] or NULL */
-	float *input_norm, *post_norm; /* [H] */
+	float *input_norm, *post_norm; /* [H]; centred ones (config.centred_norms) with their 1 added, as all norms here */
 	float *q_norm, *k_norm;       /* [D] or NULL */
 };
 
@@ -53,10 +72,12 @@ struct rank_weights {
 struct rank_buffers {
 	float *x;       /* [T, H] residual stream */
 	void *h;        /* [T, H] normed */
-	void *qkv;      /* [T, outputs of qkv] */
-	void *attn;     /* [T, Nq/P * D] */
+	void *qkv;      /* [T, outputs of qkv, or of qkvz] */
+	void *ba;       /* [T, 2 Hv/P] */
+	void *attn;     /* [T, inputs of o, or of the GDN's out] */
 	void *gate_up;  /* [T, 2I/P] */
 	void *act;      /* [T, I/P] */
+	void *moe;      /* intermediate results of the experts */
 	float *head_x;  /* [outputs, H] */
 	void *head_h;   /* [outputs, H] normed */
 	float *logits;  /* [outputs, head.n]; of rank 0, where the logits are gathered on the device: [outputs, V] */
@@ -102,7 +123,8 @@ struct rank {
 	struct comm *comm;
 	struct group *group;
 	struct rank_weights weights;
-	struct kv_cache cache;
+	struct kv_cache cache; /* of the attention layers */
+	struct gdn_cache state; /* of the GDN layers */
 	struct kv_pool *pool;
 	struct rank_buffers buffers;
 	struct rank *const *peers; /* all ranks; what of theirs may be used when, says where it is used */
@@ -131,9 +153,14 @@ struct rank {
 /* Local heads and widths of a rank. */
 struct rank_shape {
 	int q_heads, kv_heads; /* local; a replicated KV head counts as this rank's own */
-	int q_cols, kv_cols, qkv_cols, inner; /* q_heads*D, kv_heads*D, their sum, I/P */
+	int q_cols, kv_cols, inner;           /* q_heads*D, kv_heads*D, I/P */
+	int qkv_cols;                         /* q, k, v, and the output gate where there is one */
+	int gdn_k_heads, gdn_v_heads;
+	int gdn_k_cols, gdn_v_cols, qkvz_cols; /* k_heads*dk, v_heads*dv, 2 of each */
 };
 struct rank_shape rank_shape(const struct model_config *config, int world_size);
+/* The state cache of a rank, of which model, options and activation are set; no slots: the model has no state. */
+struct gdn_layout rank_gdn_layout(const struct rank *rank);
 
 /* The largest step as the buffers hold it: decode steps are padded to a bucket, which may be more than was asked for. */
 struct step_limits rank_limits(const struct rank_options *options);

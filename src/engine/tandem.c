@@ -157,6 +157,8 @@ static enum status size_memory(struct tandem *t, const struct tandem_options *o,
 	int64_t tokens = o->kv_tokens ? o->kv_tokens : t->context;
 	TRY(between("kv tokens", tokens, 1, (int64_t)1 << 30, err));
 	t->kv_blocks = (int)((tokens + t->block_tokens - 1) / t->block_tokens);
+	/* Two a sequence, and as many snapshots as sequences where they can be of use. */
+	t->states = model_gdn_layers(c) ? (t->prefix_cache ? 3 : 2) * t->max_sequences : 0;
 	return STATUS_OK;
 }
 
@@ -166,7 +168,7 @@ static struct rank_options rank_options_of(const struct tandem *t)
 	return (struct rank_options){
 		.limits = {.max_rows = t->max_rows, .max_seqs = t->max_sequences, .max_outputs = outputs},
 		.kv = {.blocks = t->kv_blocks, .block_tokens = t->block_tokens, .max_seqs = t->max_sequences,
-		       .max_blocks = (t->context + t->block_tokens - 1) / t->block_tokens, .prefix_cache = t->prefix_cache},
+		       .max_blocks = (t->context + t->block_tokens - 1) / t->block_tokens, .prefix_cache = t->prefix_cache, .states = t->states},
 		.max_context = t->context, .graphs = t->graphs, .invariant = t->invariant,
 		.head_on_rank0 = t->head_on_rank0, .embedding_split = t->embedding_split};
 }
@@ -239,6 +241,7 @@ void tandem_get_rank_bytes(const struct tandem *t, int rank, struct tandem_rank_
 	struct mem_report report;
 	t->ops->report(coordinator_rank(t->coordinator, rank)->device, &report);
 	*out = (struct tandem_rank_bytes){.sharded = report.now[MEM_SHARDED], .replicated = report.now[MEM_REPLICATED], .kv = report.now[MEM_KV],
+	                                  .state = report.now[MEM_STATE],
 	                                  .scratch = report.now[MEM_SCRATCH], .workspace = report.now[MEM_WORKSPACE],
 	                                  .runtime = report.now[MEM_RUNTIME], .peak = report.peak};
 }

@@ -33,6 +33,7 @@ enum {
 	MOE = 1 << 7,
 	GDN_BY_K_HEAD = 1 << 8,
 	NO_DENSE_MLP = 1 << 9, /* every layer has experts; no intermediate_size */
+	NORM_TOPK = 1 << 10,   /* norm_topk_prob: its default, or what holds where the class has no such key */
 };
 
 /* One line per architecture: what differs from Llama. HF's configuration classes are the source of the defaults. */
@@ -50,15 +51,12 @@ static const struct family {
 	{"mistral", WINDOW_ALL, 0, 8, 131072, 4096, 0, NULL},
 	{"qwen2", QKV_BIAS | WINDOW_LAYER, 0, 32, 32768, 4096, 0, NULL},
 	{"qwen3", ATTENTION_BIAS | QK_NORM | WINDOW_LAYER, 128, 32, 32768, 4096, 0, NULL},
-	{"qwen3_moe", ATTENTION_BIAS | QK_NORM | WINDOW_LAYER | MOE, 0, 4, 32768, 4096, 8, "mixture of experts"},
-	{"qwen3_5_text", ATTENTION_BIAS | QK_NORM | HYBRID, 256, 4, 32768, 0, 0, "gated delta-net layers"},
-	{"qwen3_5", ATTENTION_BIAS | QK_NORM | HYBRID, 256, 4, 32768, 0, 0, "gated delta-net layers"},
-	{"qwen3_5_moe_text", ATTENTION_BIAS | QK_NORM | HYBRID | MOE | NO_DENSE_MLP, 256, 2, 32768, 0, 8,
-     "gated delta-net layers and mixture of experts"},
-	{"qwen3_5_moe", ATTENTION_BIAS | QK_NORM | HYBRID | MOE | NO_DENSE_MLP, 256, 2, 32768, 0, 8,
-     "gated delta-net layers and mixture of experts"},
-	{"qwen3_next", ATTENTION_BIAS | QK_NORM | HYBRID | MOE | GDN_BY_K_HEAD, 256, 2, 32768, 0, 10,
-     "gated delta-net layers and mixture of experts"},
+	{"qwen3_moe", ATTENTION_BIAS | QK_NORM | WINDOW_LAYER | MOE, 0, 4, 32768, 4096, 8, NULL},
+	{"qwen3_5_text", ATTENTION_BIAS | QK_NORM | HYBRID, 256, 4, 32768, 0, 0, NULL},
+	{"qwen3_5", ATTENTION_BIAS | QK_NORM | HYBRID, 256, 4, 32768, 0, 0, NULL},
+	{"qwen3_5_moe_text", ATTENTION_BIAS | QK_NORM | HYBRID | MOE | NO_DENSE_MLP | NORM_TOPK, 256, 2, 32768, 0, 8, NULL},
+	{"qwen3_5_moe", ATTENTION_BIAS | QK_NORM | HYBRID | MOE | NO_DENSE_MLP | NORM_TOPK, 256, 2, 32768, 0, 8, NULL},
+	{"qwen3_next", ATTENTION_BIAS | QK_NORM | HYBRID | MOE | GDN_BY_K_HEAD | NORM_TOPK, 256, 2, 32768, 0, 10, NULL},
 };
 #define FAMILIES (sizeof families / sizeof *families)
 
@@ -106,9 +104,6 @@ static enum status read_family(struct reader *r)
 	struct model_config *c = r->config;
 	fields_text(c->model_type, sizeof c->model_type, outer);
 	snprintf(c->tensor_prefix, sizeof c->tensor_prefix, "%s", nested ? "model.language_model." : "model.");
-	if (r->family->cannot_run)
-		snprintf(c->cannot_run, sizeof c->cannot_run, "%s (%s) can be planned but is not run by this version", r->family->type,
-		         r->family->cannot_run);
 	return STATUS_OK;
 }
 
@@ -186,6 +181,7 @@ static enum status read_switches(struct reader *r)
 	if (r->family->flags & MLP_BIAS) TRY(fields_bool(f, "mlp_bias", &c->mlp_bias, r->err));
 	else TRY(refuse_switch(r, "mlp_bias"));
 	c->qk_norm = r->family->flags & QK_NORM;
+	c->centred_norms = r->family->flags & HYBRID;
 
 	static const char *const softcaps[] = {"attn_logit_softcapping", "final_logit_softcapping"};
 	for (size_t i = 0; i < 2; i++)
@@ -429,10 +425,31 @@ static enum status read_gdn(struct reader *r)
 		return FAIL(r->err, BAD_INPUT, "%s: %slinear_num_value_heads %d is not a multiple of linear_num_key_heads %d; correct the file", f->file,
 		            f->section, c->gdn.v_heads, c->gdn.k_heads);
 	c->gdn.by_k_head = r->family->flags & GDN_BY_K_HEAD;
-	c->gdn.state_dtype = DTYPE_F32;
-	TRY(dtype_of(r, f, "mamba_ssm_dtype", &c->gdn.state_dtype));
+	enum dtype state = DTYPE_F32;
+	TRY(dtype_of(r, f, "mamba_ssm_dtype", &state));
+	if (state != DTYPE_F32) log_write(r->log, LOG_WARN, "%s: %smamba_ssm_dtype %s: the state is kept in F32", f->file, f->section, dtype_name(state));
 	c->attn_output_gate = true;
 	return fields_bool(f, "attn_output_gate", &c->attn_output_gate, r->err);
+}
+
+/* Layer i has experts unless mlp_only_layers names it or decoder_sparse_step does not divide i + 1. */
+static enum status read_sparse_layers(struct reader *r)
+{
+	struct model_config *c = r->config;
+	const struct fields *f = &r->text;
+	int step = 1;
+	TRY(fields_int(f, "decoder_sparse_step", 1, MODEL_MAX_LAYERS, &step, r->err));
+	const json_t *dense = fields_get(f, "mlp_only_layers");
+	if (dense && !json_is_array(dense)) return fields_refuse(f, "mlp_only_layers", "a list of layer numbers", dense, r->err);
+	for (int i = 0; i < c->layers; i++) c->moe.sparse[i] = (i + 1) % step == 0;
+	for (size_t i = 0; dense && i < json_array_size(dense); i++) {
+		const json_t *entry = json_array_get(dense, i);
+		if (!json_is_integer(entry) || json_integer_value(entry) < 0 || json_integer_value(entry) >= c->layers)
+			return fields_refuse(f, "mlp_only_layers", "layer numbers below num_hidden_layers", entry, r->err);
+		c->moe.sparse[json_integer_value(entry)] = false;
+	}
+	for (int i = 0; i < c->layers; i++) c->moe.layers += c->moe.sparse[i];
+	return STATUS_OK;
 }
 
 static enum status read_moe(struct reader *r)
@@ -451,25 +468,25 @@ static enum status read_moe(struct reader *r)
 		return STATUS_OK;
 	}
 	c->moe.experts_per_token = r->family->experts_per_token;
-	TRY(fields_need(f, "num_experts", "a number of experts", r->err));
-	TRY(fields_int(f, "num_experts", 0, MAX_EXPERTS, &c->moe.experts, r->err));
-	if (!c->moe.experts) return r->family->flags & NO_DENSE_MLP ? need_int(f, "num_experts", MAX_EXPERTS, &c->moe.experts, r->err) : STATUS_OK;
+	bool every = r->family->flags & NO_DENSE_MLP;
+	const char *key = fields_get(f, "num_local_experts") && !fields_get(f, "num_experts") ? "num_local_experts" : "num_experts"; /* one attribute in HF */
+	TRY(fields_need(f, key, "a number of experts", r->err));
+	TRY(fields_int(f, key, 0, MAX_EXPERTS, &c->moe.experts, r->err));
+	if (!c->moe.experts) return every ? need_int(f, key, MAX_EXPERTS, &c->moe.experts, r->err) : STATUS_OK;
 	TRY(need_int(f, "moe_intermediate_size", MAX_EXPERT_INTERMEDIATE, &c->moe.intermediate, r->err));
 	TRY(fields_int(f, "num_experts_per_tok", 1, c->moe.experts, &c->moe.experts_per_token, r->err));
+	if (c->moe.experts_per_token > c->moe.experts)
+		return FAIL(r->err, BAD_INPUT, "%s: %s%s %d is less than the %d experts of a token that num_experts_per_tok means where it is absent; give it", f->file,
+		            f->section, key, c->moe.experts, c->moe.experts_per_token);
+	if (c->moe.experts_per_token > MODEL_MAX_EXPERTS_PER_TOKEN)
+		snprintf(c->cannot_run, sizeof c->cannot_run, "num_experts_per_tok %d can be planned but is not run; up to %d are", c->moe.experts_per_token,
+		         MODEL_MAX_EXPERTS_PER_TOKEN);
 	if (r->family->flags & HYBRID) TRY(need_int(f, "shared_expert_intermediate_size", MAX_INTERMEDIATE, &c->moe.shared_intermediate, r->err));
-
-	int step = 1;
-	TRY(fields_int(f, "decoder_sparse_step", 1, MODEL_MAX_LAYERS, &step, r->err));
-	const json_t *dense = fields_get(f, "mlp_only_layers");
-	if (dense && !json_is_array(dense)) return fields_refuse(f, "mlp_only_layers", "a list of layer numbers", dense, r->err);
-	bool only_mlp[MODEL_MAX_LAYERS] = {false};
-	for (size_t i = 0; dense && i < json_array_size(dense); i++) {
-		const json_t *entry = json_array_get(dense, i);
-		if (!json_is_integer(entry) || json_integer_value(entry) < 0 || json_integer_value(entry) >= c->layers)
-			return fields_refuse(f, "mlp_only_layers", "layer numbers below num_hidden_layers", entry, r->err);
-		only_mlp[json_integer_value(entry)] = true;
-	}
-	for (int i = 0; i < c->layers; i++) c->moe.layers += !only_mlp[i] && (i + 1) % step == 0;
+	c->moe.norm_topk = r->family->flags & NORM_TOPK;
+	if (!every) TRY(fields_bool(f, "norm_topk_prob", &c->moe.norm_topk, r->err));
+	if (!every) return read_sparse_layers(r);
+	for (int i = 0; i < c->layers; i++) c->moe.sparse[i] = true;
+	c->moe.layers = c->layers;
 	return STATUS_OK;
 }
 

@@ -44,7 +44,7 @@ static const struct name {
 	{"ffn_down.bias", "mlp.down_proj.bias", true, WEIGHT_DOWN_BIAS, GGUF_PLAIN},
 };
 #define NAMES (sizeof names / sizeof *names)
-_Static_assert(NAMES == WEIGHT_ROLE_COUNT, "each role has one name");
+_Static_assert(NAMES == WEIGHT_DENSE_ROLES, "each role of a dense model has one name");
 
 /* "<prefix><number>.<rest>": the rest, or NULL. */
 static const char *after_layer(const char *name, const char *prefix, int *layer)

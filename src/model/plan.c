@@ -206,23 +206,29 @@ static void sum_bytes(struct plan_degree *d, const struct model_config *c)
 	}
 }
 
-static void sum_state(struct plan_degree *d, const struct model_config *c, const struct parts *p, enum dtype kv)
+/* The convolution's inputs are activations, S is F32 whatever type the file would keep it in. */
+static void sum_state(struct plan_degree *d, const struct model_config *c, const struct parts *p, const struct plan_options *o)
 {
-	d->kv_per_token = (uint64_t)p->attention * 2 * (uint64_t)local_length(p->kv, d->world_size) * dtype_bytes(kv);
+	d->kv_per_token = (uint64_t)p->attention * 2 * (uint64_t)local_length(p->kv, d->world_size) * dtype_bytes(o->kv);
 	if (!p->gdn) return;
 	uint64_t channels = (uint64_t)(2 * local_length(p->key, d->world_size) + local_length(p->value, d->world_size));
-	uint64_t conv = (uint64_t)(c->gdn.conv_kernel - 1) * channels * dtype_bytes(c->dtype);
-	uint64_t recurrent = (uint64_t)local_length(p->value, d->world_size) * (uint64_t)c->gdn.k_dim * dtype_bytes(c->gdn.state_dtype);
+	uint64_t conv = (uint64_t)(c->gdn.conv_kernel - 1) * channels * dtype_bytes(o->activation);
+	uint64_t recurrent = (uint64_t)local_length(p->value, d->world_size) * (uint64_t)c->gdn.k_dim * sizeof(float);
 	d->state_per_sequence = (uint64_t)p->gdn * (conv + recurrent);
 }
 
-/* Elements of the activation type that a row takes besides its norm: of a dense layer all that the engine keeps (qkv, attended, gate and up,
- * product); of others, which do not run yet, the widest pair of a linear's output and what is made of it. */
+/* Elements of the activation type that a row takes besides its norm: without experts all that the engine keeps (qkv or qkvz and ba, attended, gate
+ * and up, product); of others, which do not run yet, the widest pair of a linear's output and what is made of it. */
 static uint64_t row_elements(const struct plan_degree *d, const struct model_config *c, const struct parts *p)
 {
 	uint64_t widest = 0;
-	if (p->attention == c->layers && p->dense == c->layers && !c->attn_output_gate)
-		return (uint64_t)(2 * local_length(p->q, d->world_size) + 2 * local_length(p->kv, d->world_size) + 3 * local_length(p->mlp, d->world_size));
+	const int n = d->world_size;
+	if (p->dense == c->layers) {
+		int64_t qkv = local_length(p->q, n) + 2 * local_length(p->kv, n), qkvz = 2 * local_length(p->key, n) + 2 * local_length(p->value, n);
+		int64_t attended = local_length(p->attended, n), values = local_length(p->value, n);
+		return (uint64_t)((qkv > qkvz ? qkv : qkvz) + 2 * local_length(p->value_head, n) + (attended > values ? attended : values) +
+		                  3 * local_length(p->mlp, n));
+	}
 	for (int i = 0; i < d->families; i++) {
 		const struct plan_family *f = &d->family[i];
 		bool per_token = f->runs && strncmp(f->family, "moe expert", 10) != 0 && strcmp(f->kind, "vocab") != 0;
@@ -273,7 +279,7 @@ void plan_degree(struct plan_degree *out, const struct model_config *config, int
 	out->gdn_k_heads = config->gdn.k_heads / world_size;
 	out->gdn_v_heads = config->gdn.v_heads / world_size;
 	sum_bytes(out, config);
-	sum_state(out, config, &p, options->kv);
+	sum_state(out, config, &p, options);
 	sum_workspace(out, config, &p, options);
 	if (options->device_memory) out->kv_tokens = tokens_that_fit(out, options->device_memory);
 }

@@ -27,7 +27,7 @@ static void add_families(struct shapes *out, const struct model_config *c, const
 static struct shape_gdn gdn_of(const struct model_config *c, const struct plan_degree *d, int layers)
 {
 	struct shape_gdn g = {.layers = layers, .k_heads = d->gdn_k_heads, .v_heads = d->gdn_v_heads, .k_dim = c->gdn.k_dim, .v_dim = c->gdn.v_dim,
-	                      .conv_kernel = c->gdn.conv_kernel, .state_dtype = c->gdn.state_dtype};
+	                      .conv_kernel = c->gdn.conv_kernel, .state_dtype = DTYPE_F32};
 	g.conv_channels = 2 * g.k_heads * g.k_dim + g.v_heads * g.v_dim;
 	g.state_bytes = (uint64_t)(g.conv_kernel - 1) * (uint64_t)g.conv_channels * dtype_bytes(c->dtype) +
 	                (uint64_t)g.v_heads * (uint64_t)g.k_dim * (uint64_t)g.v_dim * dtype_bytes(g.state_dtype);

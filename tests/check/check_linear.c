@@ -60,7 +60,7 @@ static void run_case(struct check *c, const struct linear_case *lc, enum fill fi
 	              .cols = lc->n, .row_stride = y_stride, .slot_stride = (int64_t)slot_stride},
 	};
 	for (int i = 0; i < c->variants; i++) {
-		const struct variant *v = &c->variant[i];
+		const struct runner *v = &c->variant[i];
 		struct error err = {0};
 		guarded_poison(&y); /* what lies between rows must stay poison: the whole buffer is compared */
 		expect_ok(c, v, OP(v->stream, linear, &args, &err), &err);
@@ -92,7 +92,7 @@ static void run_world(struct check *c, int tree_leaves, int leaf_k, int rows, in
 {
 	int k = tree_leaves * leaf_k;
 	case_begin(c, FILL_RANDOM, "every world size of %d leaves, M=%d N=%d K=%d", tree_leaves, rows, n, k);
-	const struct variant *v = &c->variant[c->variants - 1];
+	const struct runner *v = &c->variant[c->variants - 1];
 	struct test_weight whole = test_weight_make(c, DTYPE_BF16, n, k, 3);
 	size_t y_floats = (size_t)rows * (size_t)n;
 	float *x = malloc((size_t)rows * (size_t)k * 4), *first = malloc(y_floats * 4), *out = malloc(y_floats * 4);
@@ -142,7 +142,7 @@ static void run_batch(struct check *c, int rows, int n, int k)
 	float *x = malloc((size_t)rows * (size_t)k * 4), *together = malloc((size_t)rows * (size_t)n * 4), *alone = malloc((size_t)n * 4);
 	fill_with(x, DTYPE_F32, (size_t)rows * (size_t)k, FILL_RANDOM, c->seed, 1);
 	for (int i = 0; i < c->variants; i++) {
-		const struct variant *v = &c->variant[i];
+		const struct runner *v = &c->variant[i];
 		struct error err = {0};
 		struct linear_args args = {.x = tensor_view(x, DTYPE_F32, TENSOR_REPLICATED, rows, k), .weight = &w.w,
 		                           .y = tensor_view(together, DTYPE_F32, TENSOR_REPLICATED, rows, n)};
@@ -212,7 +212,7 @@ void check_linear(struct check *c)
 
 /* Copies of one weight, larger together than any cache, used in turn. */
 struct linear_bench {
-	const struct variant *v;
+	const struct runner *v;
 	struct linear_args args;
 	struct linear_weight *weights;
 	int count, next;
@@ -228,7 +228,7 @@ static void bench_step(void *context)
 
 static void bench_shape(struct check *c, enum dtype dtype, int rows, int n, int k, int leaves)
 {
-	const struct variant *v = &c->variant[0];
+	const struct runner *v = &c->variant[0];
 	const struct device_ops *vt = v->device->vt;
 	size_t bytes = vt->linear_bytes(dtype, n, k);
 	struct linear_bench b = {.v = v, .count = (int)(400000000 / bytes) + 1};

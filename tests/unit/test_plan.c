@@ -112,9 +112,9 @@ static void test_hybrid_heads_and_state(void **state)
 	char *bf16 = files_json(qwen27b, "{}");
 	char *at = strstr(bf16, "float32");
 	assert_non_null(at);
-	memcpy(at, "float16", 7); /* a state of 2 bytes: 74.8 MiB */
+	memcpy(at, "float16", 7); /* the state is F32 all the same */
 	struct model_config small = config_of(bf16);
-	assert_int_equal(plan(&small, 1).state_per_sequence, 48 * (61440 + 1572864));
+	assert_int_equal(plan(&small, 1).state_per_sequence, 48 * (61440 + 3145728));
 	free(bf16);
 }
 
@@ -211,6 +211,37 @@ static void test_mixture_of_experts(void **state)
 	assert_true(parameters > UINT64_C(79500000000) && parameters < UINT64_C(80000000000)); /* "80B" */
 }
 
+/* Parameters that share a tensor of the checkpoint stand one behind the other. */
+static int tensors_of(const struct manifest *m)
+{
+	int tensors = 0;
+	for (int i = 0; i < m->count; i++) tensors += i == 0 || strcmp(m->weights[i].name, m->weights[i - 1].name) != 0;
+	return tensors;
+}
+
+static int64_t local_rows(const struct manifest *m, enum weight_role role, int layer, int world_size)
+{
+	struct shard_spec spec;
+	const struct weight *w = manifest_find(m, role, layer);
+	if (!w) return 0;
+	assert_int_equal(shard_of(&spec, w, world_size, 0, NULL), STATUS_OK);
+	return spec.local_rows;
+}
+
+static void check_gdn_shapes(const struct plan_degree *d, const struct model_config *config, const struct manifest *m)
+{
+	int layer = 0, p = d->world_size;
+	while (layer < config->layers && config->layer_kind[layer] != LAYER_GDN) layer++;
+	if (layer == config->layers) return;
+	int64_t k = local_rows(m, WEIGHT_GDN_K, layer, p), v = local_rows(m, WEIGHT_GDN_V, layer, p);
+	assert_int_equal(k, d->gdn_k_heads * config->gdn.k_dim);
+	assert_int_equal(v, d->gdn_v_heads * config->gdn.v_dim);
+	assert_int_equal(family(d, "gdn qkvz")->local_n, 2 * k + v + local_rows(m, WEIGHT_GDN_Z, layer, p));
+	assert_int_equal(family(d, "gdn ba")->local_n, local_rows(m, WEIGHT_GDN_B, layer, p) + local_rows(m, WEIGHT_GDN_A, layer, p));
+	assert_int_equal(family(d, "gdn conv1d")->local_n, 2 * local_rows(m, WEIGHT_GDN_CONV_Q, layer, p) + local_rows(m, WEIGHT_GDN_CONV_V, layer, p));
+	assert_int_equal(family(d, "gdn conv1d")->local_k, config->gdn.conv_kernel);
+}
+
 /* The planner's arithmetic and the loader's are two; here they meet. */
 static void check_against_manifest(const char *text)
 {
@@ -233,17 +264,20 @@ static void check_against_manifest(const char *text)
 		}
 		assert_int_equal(d.replicated_bytes, replicated);
 		assert_int_equal(d.sharded_bytes, sharded + head);
-		struct shard_spec q, k;
-		assert_int_equal(shard_of(&q, manifest_find(&m, WEIGHT_Q, 0), p, 0, NULL), STATUS_OK);
-		assert_int_equal(shard_of(&k, manifest_find(&m, WEIGHT_K, 0), p, 0, NULL), STATUS_OK);
-		assert_int_equal(d.q_heads * config.head_dim, q.local_rows);
+		struct shard_spec k;
+		int attention = 0;
+		while (config.layer_kind[attention] == LAYER_GDN) attention++;
+		int64_t q_rows = local_rows(&m, WEIGHT_Q, attention, p), gate_rows = local_rows(&m, WEIGHT_Q_GATE, attention, p);
+		assert_int_equal(shard_of(&k, manifest_find(&m, WEIGHT_K, attention), p, 0, NULL), STATUS_OK);
+		check_gdn_shapes(&d, &config, &m);
+		assert_int_equal(d.q_heads * config.head_dim, q_rows);
 		assert_int_equal(d.kv_heads * config.head_dim, k.local_rows);
 		assert_int_equal(d.kv_replicated, k.replicas);
-		assert_int_equal(family(&d, "attn qkv")->local_n, q.local_rows + 2 * k.local_rows);
+		assert_int_equal(family(&d, "attn qkv")->local_n, q_rows + gate_rows + 2 * k.local_rows);
 		int tensors = 0;
 		for (int i = 0; i < d.families; i++)
 			if (d.family[i].stored) tensors += strcmp(d.family[i].family, "attn qkv bias") ? d.family[i].count : 3 * d.family[i].count;
-		assert_int_equal(tensors, m.count);
+		assert_int_equal(tensors, tensors_of(&m));
 	}
 	manifest_fini(&m);
 }
@@ -260,6 +294,9 @@ static void test_plan_equals_manifest(void **state)
 		"{\"model_type\":\"qwen2\",\"num_attention_heads\":28,\"num_key_value_heads\":4,\"hidden_size\":3584,\"intermediate_size\":18944}",
 		"{\"model_type\":\"qwen3\",\"num_attention_heads\":64,\"num_key_value_heads\":8,\"hidden_size\":5120,\"intermediate_size\":25600}",
 		"{\"model_type\":\"mistral\",\"head_dim\":128,\"hidden_size\":5120,\"sliding_window\":null}",
+		"{\"model_type\":\"qwen3_5_text\",\"linear_num_key_heads\":16,\"linear_num_value_heads\":48,\"linear_value_head_dim\":64}",
+		"{\"model_type\":\"qwen3_5_text\",\"linear_num_key_heads\":8,\"linear_num_value_heads\":8,\"attn_output_gate\":false}",
+		"{\"model_type\":\"qwen3_next\",\"linear_num_key_heads\":16,\"linear_num_value_heads\":32,\"num_experts\":0,\"attention_bias\":true}",
 		"{\"num_attention_heads\":32,\"num_key_value_heads\":2,\"torch_dtype\":\"float32\",\"vocab_size\":32003}",
 	};
 	for (size_t i = 0; i < sizeof changes / sizeof *changes; i++) {

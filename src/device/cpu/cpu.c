@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/mem.h"
 #include "device/cpu/topology.h"
@@ -105,6 +106,13 @@ static const char *cpu_flavour(const struct device *device)
 static int cpu_threads(const struct device *device)
 {
 	return team_members(((const struct cpu_device *)device)->team);
+}
+
+static void cpu_limits(const struct device *device, struct device_limits *out)
+{
+	(void)device;
+	long cache = sysconf(_SC_LEVEL3_CACHE_SIZE);
+	*out = (struct device_limits){.wave = 1, .cache_bytes = cache > 0 ? (size_t)cache : 0};
 }
 
 /* Zero pages of the system: a page comes into being on the node of the thread that first writes it, which is one of the
@@ -296,6 +304,7 @@ const struct device_ops cpu_device_ops = {
 	.attach = cpu_attach,
 	.flavour = cpu_flavour,
 	.threads = cpu_threads,
+	.limits = cpu_limits,
 	.alloc = cpu_alloc,
 	.free = cpu_free,
 	.report = cpu_report,
@@ -316,9 +325,11 @@ const struct device_ops cpu_device_ops = {
 	.linear_copy_rows = cpu_linear_copy_rows,
 	.vector_put = cpu_vector_put,
 	.kv_bytes = cpu_kv_bytes,
+	.moe_scratch_bytes = cpu_moe_scratch_bytes,
 	.ops = {
 #define X(op) .op = cpu_##op,
 		OP_LIST(X)
+		OP_FAMILY_LIST(X)
 #undef X
 	},
 };

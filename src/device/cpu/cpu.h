@@ -1,7 +1,8 @@
 /* cpu.h: inside the CPU back end: device, stream, and the entries that its files give to the table in cpu.c.
  *
  * Ops run at the call, on the caller (member 0) and its team; a stream is only the workspace for them, made once. Files:
- * cpu.c memory, streams, table · ops.c row-wise ops · linear.c weights and linears · attention.c cache and attention ·
+ * cpu.c memory, streams, table · ops.c row-wise ops · linear.c weights and linears · moe.c experts · attention.c cache and attention ·
+ * gdn.c gated delta net ·
  * isa*.c and kernels*.h inner loops · team.c threads · topology.c which cores · peak.c what the machine can do.
  */
 #ifndef TANDEM_DEVICE_CPU_CPU_H
@@ -80,6 +81,15 @@ static inline float *cpu_row(const struct tensor *t, int64_t row)
 	return (float *)t->data + row * t->row_stride;
 }
 
+/* The sum of a row-parallel op over k inputs as its program: which leaves make which span. */
+struct cpu_sum_plan {
+	int spans, leaves, leaf_k;
+	struct sum_span span[SUMTREE_MAX_SPANS]; /* relative to the rank's first leaf */
+	uint8_t merges[SUMTREE_MAX_LEAVES];
+};
+/* BAD_INPUT if the split does not fit k or y (partial, a slot a span). `what` names the op. */
+enum status cpu_sum_plan(struct cpu_sum_plan *out, const struct sum_split *split, int k, const struct tensor *y, const char *what, struct error *err) NODISCARD;
+
 size_t cpu_linear_bytes(enum dtype dtype, int n, int k);
 enum status cpu_linear_put(struct stream *stream, const struct linear_weight *w, int n0, int rows, const void *src, size_t src_stride,
                            struct error *err);
@@ -90,8 +100,11 @@ size_t cpu_kv_bytes(const struct kv_layout *layout);
 /* Partials that split attention may need under these options (attention.c decides when it splits). */
 int64_t cpu_attention_partials(const struct stream_options *options, int members);
 
+size_t cpu_moe_scratch_bytes(const struct device *device, const struct moe_shape *shape);
+
 #define X(op) enum status cpu_##op(struct stream *stream, const struct op##_args *args, struct error *err);
 OP_LIST(X)
+OP_FAMILY_LIST(X)
 #undef X
 
 #endif

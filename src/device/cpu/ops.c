@@ -187,6 +187,25 @@ enum status cpu_swiglu(struct stream *stream, const struct swiglu_args *args, st
 	return STATUS_OK;
 }
 
+static void gate_chunk(void *context, int chunk, int member)
+{
+	(void)member;
+	const struct row_job *job = context;
+	const struct gate_args *args = job->args;
+	for (int t = chunk_begin(job, chunk); t < chunk_end(job, chunk); t++)
+		job->kernels->gate(cpu_row(&args->x, t), cpu_row(&args->gate, t), args->x.cols);
+}
+
+enum status cpu_gate(struct stream *stream, const struct gate_args *args, struct error *err)
+{
+	TRY(tensor_expect(&args->x, TENSOR_SHARDED, "gate x", err));
+	TRY(tensor_expect(&args->gate, TENSOR_SHARDED, "gate gate", err));
+	TRY(cpu_expect_f32(&args->x, "gate x", err));
+	TRY(expect_shape(&args->gate, args->x.rows, args->x.cols, "gate gate", err));
+	run_rows(stream, args, args->x.rows, (int64_t)args->x.cols * 2, gate_chunk);
+	return STATUS_OK;
+}
+
 static void tree_sum_chunk(void *context, int chunk, int member)
 {
 	(void)member;
