@@ -9,7 +9,7 @@
 /* Commands that open an engine. */
 #define ENGINE (COMMAND_RUN | COMMAND_LOGITS | COMMAND_SERVE | COMMAND_VERIFY | COMMAND_BENCH_STEP)
 /* Commands that open devices: engines, and benchmarks that use the devices directly. */
-#define DEVICES (ENGINE | COMMAND_BENCH_GEMM | COMMAND_BENCH_COLLECTIVE | COMMAND_BENCH_PEAK)
+#define DEVICES (ENGINE | COMMAND_PRESCREEN | COMMAND_BENCH_GEMM | COMMAND_BENCH_COLLECTIVE | COMMAND_BENCH_PEAK)
 #define TOKENS_MAX 16777216.0
 #define EXACT_MAX 9007199254740992.0 /* 2^53: whole numbers up to here survive JSON */
 
@@ -57,6 +57,8 @@ static const struct option rows[] = {
 	 .commands = COMMAND_VERIFY | COMMAND_BENCH_COLLECTIVE, .help = "world size to compare with one rank, or to measure", .min = 1, .max = 64},
 	{.name = "tp", .type = OPTION_INTS, .argument = "1,2,4,8", .group = "Ranks and devices", AT(degrees), .initial = "1,2,4,8", .unit = "ranks",
 	 .commands = COMMAND_PLAN | COMMAND_BENCH_GEMM, .help = "world sizes to plan, or to measure one rank of", .min = 1, .max = 64},
+	{.name = "tp", .type = OPTION_INTS, .argument = "1,2,4", .group = "Ranks and devices", AT(degrees), .initial = "1,2,4", .unit = "ranks",
+	 .commands = COMMAND_PRESCREEN, .help = "world sizes; one rank of each is measured, alone", .min = 1, .max = 64},
 	{.name = "device", .type = OPTION_TEXT, .argument = "NAME", .group = "Ranks and devices", AT(device), .initial = "cpu",
 	 .commands = DEVICES | COMMAND_PLAN, .help = "kind of device"},
 	{.name = "devices", .type = OPTION_INTS, .argument = "0,1", .group = "Ranks and devices", AT(devices), .absent = "0,1,... up to P-1",
@@ -88,14 +90,16 @@ static const struct option rows[] = {
 	{.name = "random-weights", .type = OPTION_U64, .argument = "SEED", .group = "Engine", AT(random_weights), .absent = "off",
 	 .commands = ENGINE, .help = "invent the weights; MODEL needs config.json only", .min = 0, .max = EXACT_MAX},
 	{.name = "timeout", .type = OPTION_INT, .argument = "MS", .group = "Engine", AT(timeout_ms), .initial = "30000", .unit = "ms",
-	 .commands = (ENGINE & ~COMMAND_SERVE) | COMMAND_BENCH_GEMM | COMMAND_BENCH_COLLECTIVE, .help = "longest wait of one rank for another",
+	 .commands = (ENGINE & ~COMMAND_SERVE) | COMMAND_PRESCREEN | COMMAND_BENCH_GEMM | COMMAND_BENCH_COLLECTIVE, .help = "longest wait of one rank for another",
 	 .min = 1, .max = 86400000},
 	{.name = "timeout", .type = OPTION_INT, .argument = "MS", .group = "Engine", AT(timeout_ms), .initial = "10000", .unit = "ms",
 	 .commands = COMMAND_SERVE, .help = "longest wait of one rank for another: a rank that stalls has failed", .min = 1, .max = 86400000},
 	{.name = "fault", .type = OPTION_TEXT, .argument = "SPEC", .group = "Engine", AT(fault), .commands = ENGINE,
 	 .help = "make a rank fail: rank=N,at=POINT,seq=N[,kind=error|oom|stall:MS|exit]"},
 	{.name = "whitelist", .type = OPTION_TEXT, .argument = "F", .group = "Engine", AT(whitelist), .commands = ENGINE,
-	 .help = "kernel table; refused in this version"},
+	 .help = "kernels to take, measured by tandem prescreen on this device for this model; refused whole where it was not"},
+	{.name = "explain-dispatch", .type = OPTION_FLAG, .group = "Engine", AT(explain_dispatch), .commands = COMMAND_RUN | COMMAND_BENCH_STEP | COMMAND_SERVE,
+	 .help = "say which kernel each linear takes and why; serve tries some steps for it before it listens"},
 
 	{.name = "host", .type = OPTION_TEXT, .argument = "ADDRESS", .group = "Server", AT(host), .initial = "127.0.0.1", .commands = COMMAND_SERVE,
 	 .help = "address to listen at; 0.0.0.0 is every one of this machine"},
@@ -106,13 +110,17 @@ static const struct option rows[] = {
 	{.name = "served-model-name", .type = OPTION_TEXT, .argument = "NAMES", .group = "Server", AT(served_names), .absent = "the folder's name",
 	 .commands = COMMAND_SERVE, .help = "what requests may call the model, commas between; answers carry the first"},
 	{.name = "max-running", .type = OPTION_INT, .argument = "N", .group = "Server", AT(max_running), .initial = "8", .unit = "sequences",
-	 .commands = COMMAND_SERVE, .help = "sequences that the engine works on at once", .min = 1, .max = 1024},
+	 .commands = COMMAND_SERVE | COMMAND_PLAN, .help = "sequences that the engine works on at once", .min = 1, .max = 1024},
 	{.name = "max-queue", .type = OPTION_INT, .argument = "N", .group = "Server", AT(max_queue), .initial = "256", .unit = "sequences",
 	 .commands = COMMAND_SERVE, .help = "sequences that wait beyond those; the next gets 429", .min = 0, .max = 65536},
 	{.name = "max-body", .type = OPTION_BYTES, .argument = "BYTES", .group = "Server", AT(max_body), .initial = "4MiB", .commands = COMMAND_SERVE,
 	 .help = "largest request body"},
 	{.name = "kv-tokens", .type = OPTION_INT, .argument = "N", .group = "Server", AT(kv_tokens), .absent = "up to 4 times the context",
 	 .commands = COMMAND_SERVE, .help = "tokens of KV cache, all sequences together", .min = 16, .max = 1073741824},
+	{.name = "state-snapshots", .type = OPTION_INT, .argument = "N", .group = "Server", AT(state_snapshots), .absent = "as many as --max-running",
+	 .commands = COMMAND_SERVE | COMMAND_PLAN, .help = "room for snapshots of recurrent state, where prefix cache hits end", .min = 1, .max = 65536},
+	{.name = "state-every", .type = OPTION_INT, .argument = "N", .group = "Server", AT(state_every), .initial = "4096", .unit = "tokens",
+	 .commands = COMMAND_SERVE, .help = "tokens of a long prompt between two snapshots; 0 takes them only where prompts part and end", .min = 0, .max = 1073741824},
 	{.name = "drain", .type = OPTION_INT, .argument = "SECONDS", .group = "Server", AT(drain_s), .initial = "30", .unit = "s",
 	 .commands = COMMAND_SERVE, .help = "how long requests in flight may take after SIGTERM", .min = 0, .max = 86400},
 	{.name = "on-failure", .type = OPTION_CHOICE, .argument = "rebuild|exit", .group = "Server", AT(on_failure), .initial = "rebuild",
@@ -123,6 +131,31 @@ static const struct option rows[] = {
 	 .commands = COMMAND_SERVE, .help = "comment line in a stream that is silent for so long; 0 is off", .min = 0, .max = 3600},
 	{.name = "cors-origin", .type = OPTION_TEXT, .argument = "ORIGIN", .group = "Server", AT(cors_origin), .commands = COMMAND_SERVE,
 	 .help = "let pages of this origin (or *) use the server"},
+
+	{.name = "phase", .type = OPTION_CHOICE, .argument = "both|decode|prefill", .group = "Prescreen", AT(phase), .initial = "both", .commands = COMMAND_PRESCREEN,
+	 .help = "few rows (decode: up to 32), many (prefill), or both"},
+	{.name = "rows", .type = OPTION_INTS, .argument = "M,...", .group = "Prescreen", AT(classes), .absent = "1,2,4,8,16,512,1024,2048,4096,8192 rows",
+	 .commands = COMMAND_PRESCREEN, .help = "token rows of a step to measure", .min = 1, .max = 65536},
+	{.name = "rows", .type = OPTION_INTS, .argument = "M,...", .group = "Prescreen", AT(classes), .initial = "1", .unit = "rows",
+	 .commands = COMMAND_PLAN, .help = "with --target: token rows to judge for", .min = 1, .max = 65536},
+	{.name = "contexts", .type = OPTION_INTS, .argument = "C,...", .group = "Prescreen", AT(contexts), .absent = "512 tokens, on a GPU 8192",
+	 .commands = COMMAND_PRESCREEN, .help = "tokens of each sequence for the attention of decode", .min = 1, .max = 1048576},
+	{.name = "families", .type = OPTION_TEXT, .argument = "F,...", .group = "Prescreen", AT(families), .absent = "all", .commands = COMMAND_PRESCREEN,
+	 .help = "only families whose name has one of these in it, such as mlp,attn o (tandem plan lists them; attention is one)"},
+	{.name = "keep", .type = OPTION_REAL, .argument = "X", .group = "Prescreen", AT(keep), .initial = "1.05", .unit = "times as fast",
+	 .commands = COMMAND_PRESCREEN, .help = "candidates from here on are kept", .min = 1, .max = 100},
+	{.name = "reject", .type = OPTION_REAL, .argument = "X", .group = "Prescreen", AT(reject), .initial = "1.01", .unit = "times as fast",
+	 .commands = COMMAND_PRESCREEN, .help = "below they are no faster; boundary lies between", .min = 0.1, .max = 100},
+	{.name = "budget", .type = OPTION_REAL, .argument = "SECONDS", .group = "Prescreen", AT(budget), .initial = "0", .unit = "s",
+	 .commands = COMMAND_PRESCREEN, .help = "time for all of it; what is not reached stays open for --resume; 0 is no limit", .min = 0, .max = 86400},
+	{.name = "quick", .type = OPTION_FLAG, .group = "Prescreen", AT(quick), .commands = COMMAND_PRESCREEN,
+	 .help = "fewer repeats, weights that may stay in the cache: to see it work, not to decide by"},
+	{.name = "resume", .type = OPTION_FLAG, .group = "Prescreen", AT(resume), .commands = COMMAND_PRESCREEN,
+	 .help = "go on with what prescreen.json in --out has"},
+	{.name = "any-order", .type = OPTION_FLAG, .group = "Prescreen", AT(any_order), .commands = COMMAND_PRESCREEN | COMMAND_PRESCREEN_REPORT,
+	 .help = "CPU: the whitelist may hold kernels that sum in another order, so that logits are no longer the same bits everywhere"},
+	{.name = "out", .type = OPTION_TEXT, .argument = "DIR", .group = "Prescreen", AT(out), .initial = "prescreen", .commands = COMMAND_PRESCREEN,
+	 .help = "folder for prescreen.json and what is made of it"},
 
 	{.name = "batch", .type = OPTION_INT, .argument = "B", .group = "Measurement", AT(batch), .initial = "1", .unit = "sequences",
 	 .commands = COMMAND_BENCH_STEP, .help = "sequences that decode together", .min = 1, .max = 1024},
@@ -194,11 +227,13 @@ static const struct option rows[] = {
 	 .help = "options of the server that is started for MODEL, such as '--tp 2 --max-running 16'"},
 
 	{.name = "json", .type = OPTION_FLAG, .group = "Output", AT(json),
-	 .commands = COMMAND_RUN | COMMAND_PLAN | COMMAND_VERIFY | COMMAND_BENCH_STEP | COMMAND_BENCH_GEMM | COMMAND_BENCH_COLLECTIVE | COMMAND_BENCH_PEAK |
-	             COMMAND_BENCH_SERVE,
+	 .commands = COMMAND_RUN | COMMAND_PLAN | COMMAND_PRESCREEN | COMMAND_VERIFY | COMMAND_BENCH_STEP | COMMAND_BENCH_GEMM | COMMAND_BENCH_COLLECTIVE | COMMAND_BENCH_PEAK |
+	             COMMAND_BENCH_SERVE | COMMAND_PRESCREEN_DIFF | COMMAND_PRESCREEN_REPORT,
 	 .help = "one JSON object on stdout"},
 	{.name = "out", .type = OPTION_TEXT, .argument = "F", .group = "Output", AT(out), .commands = COMMAND_LOGITS,
 	 .help = "also write the logits: f32, little endian, [tokens, vocabulary]"},
+	{.name = "out", .type = OPTION_TEXT, .argument = "DIR", .group = "Output", AT(out), .absent = "the folder of RESULTS.json",
+	 .commands = COMMAND_PRESCREEN_REPORT, .help = "folder for whitelist.json, report.md and report.html"},
 	{.name = "verbose", .letter = 'v', .type = OPTION_FLAG, .group = "Output", AT(verbose), .commands = COMMAND_ALL,
 	 .help = "tell on stderr what the engine does"},
 	{.name = "help", .letter = 'h', .type = OPTION_FLAG, .group = "Output", AT(help), .commands = COMMAND_ALL, .help = "this text"},

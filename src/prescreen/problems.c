@@ -142,6 +142,8 @@ enum status problems_make(struct results *out, const struct model_config *config
 {
 	struct maker m = {.out = out, .config = config, .ops = ops, .choice = choice};
 	bool legal = false;
+	if (!dtype_is_plain(config->dtype))
+		return FAIL(err, UNSUPPORTED, "prescreen: weights of type %s; there is one kernel for block types, so nothing to choose: take a model in BF16, F16 or F32", dtype_name(config->dtype));
 	if (choice->degree_count > RESULTS_MAX_DEGREES) return FAIL(err, USAGE, "--tp: %d world sizes, at most %d", choice->degree_count, RESULTS_MAX_DEGREES);
 	for (int i = 0; i < choice->degree_count; i++) TRY(add_degree(&m, choice->degrees[i], err));
 	for (int i = 0; i < out->degrees; i++) legal |= out->degree[i].legal;
