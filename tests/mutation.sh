@@ -124,13 +124,15 @@ mutant no_l2_norm_of_q $gdn '			job->kernels->l2_norm(q, l->k_dim, GDN_L2_EPS, s
 mutant no_l2_norm_of_k $gdn '			job->kernels->l2_norm(q + job->k_cols, l->k_dim, GDN_L2_EPS, 1.0f);' ''
 mutant state_of_the_wrong_head $gdn 'gdn_state(args->cache, args->layer, read) + (size_t)head * matrix' 'gdn_state(args->cache, args->layer, read) + (size_t)(l->v_heads - 1 - head) * matrix'
 mutant state_of_another_layer src/engine/forward.c '.cache = &rank->state, .layer = nth,' '.cache = &rank->state, .layer = 0,'
-mutant stale_state_at_the_beginning $gdn '		if (read < 0) memset(s, 0, matrix * sizeof *s);
-		else d.s_in' '		if (read >= 0) d.s_in'
 mutant value_heads_share_keys_in_turn $gdn 'k_head = head / job->per_k_head' 'k_head = head % l->k_heads'
 mutant gate_before_norm $gdn '			job->kernels->rms_norm(out, out, args->norm, l->v_dim, args->eps);
 			job->kernels->swiglu(out, cpu_row(&args->qkvz, t) + 2 * job->k_cols + job->v_cols + head * l->v_dim, out, l->v_dim);' \
 	'			job->kernels->swiglu(out, cpu_row(&args->qkvz, t) + 2 * job->k_cols + job->v_cols + head * l->v_dim, out, l->v_dim);
 			job->kernels->rms_norm(out, out, args->norm, l->v_dim, args->eps);'
+
+tests="tests/unit/test_requests.c tests/unit/golden.c"
+mutant stale_state_at_the_beginning $gdn '		if (read < 0) memset(s, 0, matrix * sizeof *s);
+		else d.s_in' '		if (read >= 0) d.s_in'
 
 tests="tests/unit/test_gguf.c tests/unit/files.c"
 mutant rows_of_q_and_k_as_stored src/model/gguf_source.c '	return head * size + 2 * pair + half;' '	return row;'
