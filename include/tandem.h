@@ -52,6 +52,8 @@ struct tandem_options {
 	int64_t kv_tokens;     /* tokens of KV for all sequences together; one full context */
 	int kv_block_tokens;   /* 32, on a GPU 64; a multiple of 16 */
 	bool no_prefix_cache;  /* compute every prompt whole; answers are the same, later */
+	int state_snapshots;   /* models with recurrent state: room for snapshots of it, where hits in the prefix cache end; as many as max_sequences; -1: none */
+	int state_every;       /* tokens of a long prompt between two of them that are kept for their own sake; 4096; -1: none */
 	int max_queue;         /* requests that may wait beyond max_sequences; 0: no limit */
 	uint64_t kv_shuffle;   /* tests: non-zero permutes each rank's physical blocks differently */
 	bool no_graphs;        /* GPU: launch every kernel of a decode step by itself; the same bits, later */
@@ -90,6 +92,7 @@ struct tandem_info {
 	uint64_t weight_bytes;       /* all ranks together, as stored */
 	uint64_t checkpoint_bytes_read;
 	int64_t kv_tokens, kv_free_tokens; /* free: empty, or cached and used by nobody */
+	int state_slots;             /* of each rank, two a sequence and the snapshots; 0: the model has no recurrent state */
 	double load_ms;
 	double default_temperature, default_top_p, default_repetition_penalty; /* generation_config.json; NaN: absent */
 	int64_t default_top_k;                                                 /* -1: absent */
@@ -108,6 +111,8 @@ struct tandem_stats {
 	uint64_t preemptions, evictions;        /* evictions: of cached blocks */
 	uint64_t steps, aborted_groups, rebuilds;
 	int kv_block_tokens, kv_blocks, kv_free_blocks, kv_cached_blocks; /* cached: part of the free ones, could be a hit */
+	int state_snapshots, state_free_slots;  /* snapshots now; free: empty, or snapshots that no request uses */
+	uint64_t state_hits, state_evictions;   /* snapshots that requests went on from; that were given up for room */
 };
 TANDEM_API void tandem_get_stats(const struct tandem *engine, struct tandem_stats *out);
 

@@ -98,7 +98,8 @@ static enum status open_model(struct serve *s, struct error *err)
 	TRY(model_config_load(&config, settings->model, NULL, err));
 	TRY(model_tokenizer(&s->tokenizer, settings->model, &s->session.console, err));
 	TRY(open_template(s, err));
-	struct session_needs needs = {.max_sequences = settings->max_running, .kv_tokens = kv_tokens(settings, config.max_position)};
+	struct session_needs needs = {.max_sequences = settings->max_running, .kv_tokens = kv_tokens(settings, config.max_position),
+	                              .state_snapshots = settings->state_snapshots, .state_every = settings->state_every ? settings->state_every : -1};
 	return session_open(&s->session, settings, &needs, err);
 }
 

@@ -49,6 +49,8 @@ enum status session_open(struct session *session, const struct settings *setting
 		.max_sequences = sequences,
 		.kv_tokens = needs->kv_tokens ? needs->kv_tokens : sequences > 1 ? sequences * blocks * block : 0,
 		.kv_block_tokens = settings->kv_block,
+		.state_snapshots = needs->state_snapshots,
+		.state_every = needs->state_every,
 		.no_graphs = settings->no_graphs,
 		.lm_head = settings->lm_head,
 		.embedding = settings->embedding,

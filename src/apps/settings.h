@@ -51,7 +51,7 @@ struct settings {
 
 	/* serve */
 	const char *host, *api_key, *served_names, *on_failure, *defaults, *cors_origin;
-	int port, max_running, max_queue, kv_tokens, drain_s, comment_s;
+	int port, max_running, max_queue, kv_tokens, state_snapshots, state_every, drain_s, comment_s;
 	uint64_t max_body;
 
 	/* bench */

@@ -289,6 +289,7 @@ struct moe_weights {
 /* What the memory for moe's intermediate results depends on: device_ops.moe_scratch_bytes. */
 struct moe_shape {
 	int rows;           /* of the largest call */
+	enum dtype dtype;   /* of activations */
 	int hidden, experts, top_k;
 	int inner, shared_inner; /* local */
 	int leaves;         /* local, of the summation tree */

@@ -103,7 +103,7 @@ static size_t logits_columns(const struct rank *rank)
 static size_t moe_bytes(const struct rank *rank, int rows)
 {
 	const struct model_config *c = &rank->model->config;
-	const struct moe_shape shape = {.rows = rows, .hidden = c->hidden_size, .experts = c->moe.experts, .top_k = c->moe.experts_per_token,
+	const struct moe_shape shape = {.rows = rows, .dtype = rank->activation, .hidden = c->hidden_size, .experts = c->moe.experts, .top_k = c->moe.experts_per_token,
 	                                .inner = c->moe.intermediate / rank->world_size, .shared_inner = c->moe.shared_intermediate / rank->world_size,
 	                                .leaves = rank->model->tree_leaves / rank->world_size};
 	return c->moe.layers ? rank->device->vt->moe_scratch_bytes(rank->device, &shape) : 0;

@@ -5,7 +5,7 @@
 succeeds "help" 5 --help && {
 	cp "$out" "$work/help"
 	for option in prompt prompt-file tokens max-tokens ignore-eos temp top-k top-p min-p repeat-penalty seed tp device devices threads isa \
-		context prefill-chunk kv-block random-weights timeout fault whitelist device-memory target host port api-key served-model-name max-running max-queue max-body kv-tokens drain \
+		context prefill-chunk kv-block random-weights timeout fault whitelist device-memory target host port api-key served-model-name max-running max-queue max-body kv-tokens state-snapshots state-every drain \
 		on-failure defaults sse-comments cors-origin requests rate concurrency input-len output-len lengths endpoint vocab token-ids goodput server batch steps prefill repeat rows hidden json out verbose; do
 		grep -Eq -- "--$option( |\$)" "$work/help" && ok "help lists --$option" || not_ok "help lists --$option" "it does not"
 	done
