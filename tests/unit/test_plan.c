@@ -376,12 +376,47 @@ static void test_real_configs(void **state)
 	}
 }
 
+/* Whether it is split, and that its rows move from what is replicated to what is sharded. */
+static void test_split_embedding(void **state)
+{
+	(void)state;
+	struct model_config config;
+	struct error err = {0};
+	if (model_config_load(&config, "tests/data/plan/llama3-8b", NULL, &err) != STATUS_OK) fail_msg("%s", err.text);
+	assert_false(shard_embedding(&config, 1, "vocab", false));
+	assert_true(shard_embedding(&config, 2, "auto", false));
+	assert_false(shard_embedding(&config, 2, "auto", true));
+	assert_true(shard_embedding(&config, 2, "vocab", true));
+	assert_false(shard_embedding(&config, 2, "replicated", false));
+	const uint64_t row = (uint64_t)config.hidden_size * 2;
+	struct plan_options options = {.max_rows = 512, .activation = DTYPE_BF16, .kv = DTYPE_BF16};
+	struct plan_degree whole, split;
+	plan_degree(&whole, &config, 8, &options);
+	options.embedding_split = true;
+	plan_degree(&split, &config, 8, &options);
+	assert_int_equal(family(&split, "embedding")->local_n, 16032);
+	assert_int_equal(whole.replicated_bytes - split.replicated_bytes, 128256 * row);
+	assert_int_equal(split.sharded_bytes - whole.sharded_bytes, 16032 * row);
+	plan_degree(&split, &config, 1, &options);
+	assert_string_equal(family(&split, "embedding")->kind, "replicated");
+	/* Tied: split only where asked for, and with the head on rank 0 that rank has all of it. */
+	config.tied = true;
+	assert_false(shard_embedding(&config, 2, "auto", false));
+	assert_true(shard_embedding(&config, 2, "vocab", false));
+	plan_degree(&split, &config, 2, &options);
+	assert_int_equal(family(&split, "embedding")->local_n, 64128);
+	options.head_on_rank0 = true;
+	plan_degree(&split, &config, 2, &options);
+	assert_int_equal(family(&split, "embedding")->local_n, 128256);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_hybrid_shapes),      cmocka_unit_test(test_hybrid_heads_and_state), cmocka_unit_test(test_hybrid_bytes),
 		cmocka_unit_test(test_illegal_degrees),    cmocka_unit_test(test_kv_tokens),              cmocka_unit_test(test_mixture_of_experts),
 		cmocka_unit_test(test_plan_equals_manifest), cmocka_unit_test(test_bounds),               cmocka_unit_test(test_real_configs),
+		cmocka_unit_test(test_split_embedding),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
