@@ -104,6 +104,19 @@ mutant norms_swapped src/engine/forward.c 'TRY(norm(rank, s, w->post_norm, err))
 mutant shared_physical_blocks src/engine/rank.c 'kv_slot(rank->pool, plan->slot[plan->seq_of_row[i]], plan->position[i])' 'rank->options.kv.block_tokens + plan->position[i]'
 mutant head_slice_in_the_wrong_place src/engine/loader.c '	w->head_begin = begin;' '	w->head_begin = begin; if (rank->world_size > 1 && rank->index == 1) w->head_begin = 0;'
 
+# Experts.
+moe=src/device/cpu/moe.c
+mutant router_before_softmax $moe '		weight[i] = p[best];' '		weight[i] = 1;'
+mutant norm_topk_ignored $moe 'for (int i = 0; a->norm_topk && i < a->top_k; i++)' 'for (int i = 0; 0 && i < a->top_k; i++)'
+mutant norm_topk_always $moe 'for (int i = 0; a->norm_topk && i < a->top_k; i++)' 'for (int i = 0; i < a->top_k; i++)'
+mutant shared_gate_missing $moe '1.0f / (1.0f + gate);' '1.0f;'
+mutant weights_of_another_expert $moe '(size_t)block->expert * (down ?' '(size_t)(block->expert ? block->expert - 1 : 0) * (down ?'
+mutant least_likely_experts $moe 'p[e] > p[best]' 'p[e] < p[best]'
+mutant expert_of_the_wrong_shard $loader '		for (int e = 0; e < w->experts; e++) {' '		if (spec.axis >= 0) spec.begin = (spec.begin + (spec.axis ? spec.local_cols : spec.local_rows)) % (spec.axis ? w->cols : w->rows);
+		for (int e = 0; e < w->experts; e++) {'
+mutant expert_gate_and_up_swapped $loader 'roles[i] == WEIGHT_EXPERT_UP ? (int)spec.local_rows : 0' 'roles[i] == WEIGHT_EXPERT_GATE ? (int)spec.local_rows : 0'
+mutant stacked_experts_not_told_apart $loader 'n = weight_run(w, place->expert, row + done, rows - done < window' 'n = weight_run(w, 0, row + done, rows - done < window'
+
 # The hybrid families.
 gdn=src/device/cpu/gdn.c
 mutant qkvz_cut_as_one_block $loader "$bring" "

@@ -44,6 +44,17 @@ for name in qwen3 mistral-full; do
 	close "bf16 $name" "$golden/$name" $prompt "$(json "$golden/$name/config.json" vocab_size)" $bound_bf16
 done
 
+# Experts: few rows, tiles of rows, decode steps from graphs.
+moe=$(copy_model qwen3-moe-norm) && set_config "$moe" dtype '"float32"' && set_config "$moe" torch_dtype '"float32"'
+moe_vocab=$(json "$moe/config.json" vocab_size) moe_want=
+for p in $degrees; do
+	close "f32 experts tp $p" "$moe" $prompt "$moe_vocab" $bound_f32 --tp "$p"
+	close "f32 experts tp $p in chunks of 3" "$moe" $prompt "$moe_vocab" $bound_f32 --tp "$p" --prefill-chunk 3
+	found=$(limit_kib=unlimited sum_logits "$moe" --tokens $prompt --device "$device" --tp "$p" --tp-invariant --random-weights 5)
+	if [ -z "$moe_want" ]; then moe_want=$found; fi
+	equal "tp-invariant experts: tp $p" hash "$found" "$moe_want"
+done
+
 # --tp-invariant: one hash whatever the world size.
 want=
 for p in $degrees; do
