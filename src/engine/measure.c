@@ -80,7 +80,7 @@ int tandem_explain_dispatch(const struct tandem *t, void (*each)(void *context, 
 		char families[WHITELIST_TEXT_BYTES], why[DISPATCH_WHY_BYTES];
 		const struct whitelist_entry *entry = dispatch_describe(rank, note, why);
 		families_of(&plan, rank, key, families, sizeof families);
-		each(context, &(struct tandem_dispatch){.families = families, .use = linear_use_text(key->use), .dtype = dtype_name(key->dtype), .m = key->m, .n = key->n,
+		each(context, &(struct tandem_dispatch){.families = families, .use = linear_use_name(key->use), .dtype = dtype_name(key->dtype), .m = key->m, .n = key->n,
 		                                        .k = key->k, .kernel = note->ran.kernel, .mode = note->ran.mode, .ratio = entry ? entry->ratio : 0, .why = why,
 		                                        .calls = note->calls});
 	}
