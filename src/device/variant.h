@@ -28,6 +28,16 @@ enum linear_use {
 		LINEAR_USE_COUNT
 };
 
+static inline const char *linear_use_name(enum linear_use use)
+{
+	static const char *const names[] = {
+#define X(code, name) name,
+		LINEAR_USE_LIST(X)
+#undef X
+	};
+	return (unsigned)use < LINEAR_USE_COUNT ? names[use] : "?";
+}
+
 /* A problem as the dispatch sees it: y [m, n] = x [m, k] W [n, k]^T on one rank. */
 struct linear_key {
 	enum linear_use use;
