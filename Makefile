@@ -254,7 +254,7 @@ model-check: ## the Promela model of rendezvous and abort, by spin
 
 # The library that is installed is one object in which only tandem_* can be seen: the names of our modules must not meet those of
 # the program that links it. It speaks token ids, so that text and server stay out, and with them the packages that they need.
-LIB_PKGS := jansson hwloc
+LIB_PKGS := jansson hwloc libmd
 $(BUILD)/install/libtandem.a: $(filter-out $(BUILD)/obj/text/% $(BUILD)/obj/serve/% $(BUILD)/obj/client/%,$(OBJ))
 	@mkdir -p $(@D)
 	@rm -f $@

@@ -52,6 +52,8 @@ struct tandem_options {
 	int64_t kv_tokens;     /* tokens of KV for all sequences together; one full context */
 	int kv_block_tokens;   /* 32, on a GPU 64; a multiple of 16 */
 	bool no_prefix_cache;  /* compute every prompt whole; answers are the same, later */
+	int state_snapshots;   /* models with recurrent state: room for snapshots of it, where hits in the prefix cache end; as many as max_sequences; -1: none */
+	int state_every;       /* tokens of a long prompt between two of them that are kept for their own sake; 4096; -1: none */
 	int max_queue;         /* requests that may wait beyond max_sequences; 0: no limit */
 	uint64_t kv_shuffle;   /* tests: non-zero permutes each rank's physical blocks differently */
 	bool no_graphs;        /* GPU: launch every kernel of a decode step by itself; the same bits, later */
@@ -63,7 +65,9 @@ struct tandem_options {
 	uint64_t random_seed;
 	uint32_t timeout_ms;   /* longest wait of one rank for another; 30000 */
 	const char *fault;     /* --fault text; NULL */
-	const char *whitelist; /* kernel table; NULL. Refused in this version */
+	const char *whitelist; /* file of kernels to take, from `tandem prescreen`; NULL: each device's own choice. Refused whole if it was made for another
+	                        * device, library, program version or model */
+	bool explain_dispatch; /* keep notes for tandem_explain_dispatch */
 	void (*log)(void *context, int level, const char *line); /* level 0 debug, 1 info, 2 warning; any thread */
 	void (*progress)(void *context, const char *what, uint64_t done, uint64_t total); /* while loading; any one thread */
 	void *context_pointer; /* for log and progress */
@@ -88,6 +92,7 @@ struct tandem_info {
 	uint64_t weight_bytes;       /* all ranks together, as stored */
 	uint64_t checkpoint_bytes_read;
 	int64_t kv_tokens, kv_free_tokens; /* free: empty, or cached and used by nobody */
+	int state_slots;             /* of each rank, two a sequence and the snapshots; 0: the model has no recurrent state */
 	double load_ms;
 	double default_temperature, default_top_p, default_repetition_penalty; /* generation_config.json; NaN: absent */
 	int64_t default_top_k;                                                 /* -1: absent */
@@ -106,6 +111,8 @@ struct tandem_stats {
 	uint64_t preemptions, evictions;        /* evictions: of cached blocks */
 	uint64_t steps, aborted_groups, rebuilds;
 	int kv_block_tokens, kv_blocks, kv_free_blocks, kv_cached_blocks; /* cached: part of the free ones, could be a hit */
+	int state_snapshots, state_free_slots;  /* snapshots now; free: empty, or snapshots that no request uses */
+	uint64_t state_hits, state_evictions;   /* snapshots that requests went on from; that were given up for room */
 };
 TANDEM_API void tandem_get_stats(const struct tandem *engine, struct tandem_stats *out);
 
@@ -211,6 +218,21 @@ enum tandem_phase {
 };
 /* Nanoseconds of all steps so far, as `rank` saw them. */
 TANDEM_API void tandem_get_phases(const struct tandem *engine, int rank, uint64_t ns[TANDEM_PHASES]);
+
+/* What rank 0 took for the linears of the steps so far, in order of their first appearance; recorded decode steps are noted at the opening, with calls 0
+ * until they run. With explain_dispatch only; between steps. Texts are borrowed during the call. */
+struct tandem_dispatch {
+	const char *families; /* "attn o, mlp down": what in the model has this shape */
+	const char *use;      /* "linear", "linear +=", "linear partial", "attention_in", "mlp_in" */
+	const char *dtype;
+	int m, n, k;          /* rows; outputs and inputs of this rank */
+	const char *kernel, *mode;
+	double ratio;         /* as the whitelist has it; 0: not by the whitelist */
+	const char *why;      /* "whitelist, 1.21x", "default: ..." */
+	uint64_t calls;
+};
+TANDEM_API int tandem_explain_dispatch(const struct tandem *engine, void (*each)(void *context, const struct tandem_dispatch *item), void *context,
+                                       struct tandem_error *err);
 
 /* Async-signal-safe: the current and later steps end soon with CANCELLED until cleared (tandem_interrupt(engine, false)). */
 TANDEM_API void tandem_interrupt(struct tandem *engine, bool on);

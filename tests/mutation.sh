@@ -141,5 +141,34 @@ mutant short_prefill_starves $scheduler 'prefills > 1 ? budget - budget / 4 : bu
 mutant deadline_forgotten $scheduler 'q->deadline_ns && now_ns >= q->deadline_ns' 'false'
 mutant cancel_of_the_queued_forgotten $scheduler '	sweep_list(s, &s->queue, now_ns);' ''
 
+states=src/engine/kv_states.c
+mutant state_written_in_place $kv '		s->write = kv_states_take(&pool->states, &block);' '		s->write = s->read ? s->read : kv_states_take(&pool->states, &block);'
+mutant state_flipped_on_rollback $kv '	kv_states_let_go(&pool->states, s->write);
+	s->write = 0;
+	give_back' '	if (s->write) s->read = s->write;
+	s->write = 0;
+	give_back'
+mutant state_lost_with_the_failed_step $kv '	kv_states_let_go(&pool->states, s->write);
+	s->write = 0;
+	give_back' '	kv_states_let_go(&pool->states, s->write);
+	kv_states_let_go(&pool->states, s->read);
+	s->write = s->read = 0;
+	give_back'
+mutant hit_without_its_state $kv '		if (pool->options.states && !pool->blocks[before].state) continue;' ''
+mutant state_of_the_block_before $kv 'pool->blocks[table[s->blocks - 1]].state' 'pool->blocks[table[s->blocks > 1 ? s->blocks - 2 : 0]].state'
+mutant shared_state_not_counted $kv '		kv_states_hold(&pool->states, state);' ''
+mutant snapshot_outlives_its_block $kv '	drop_snapshot(pool, b);
+}' '}'
+mutant snapshot_given_away_while_read $states 'if (slot > 0 && states->slots[slot].refs++ == 0) unlink_idle(states, slot);' 'if (slot > 0) states->slots[slot].refs++;'
+
+tests="tests/unit/test_scheduler.c" arguments=""
+mutant chunk_runs_past_the_parting $scheduler '	want_snapshot(s, q, q->known_blocks, &at);' ''
+mutant chunk_runs_past_the_waiting $scheduler '	if (r->computed < blocks * s->options.block_tokens) want_snapshot(s, q, blocks, at);' ''
+mutant prompt_leaves_no_state $scheduler '	want_snapshot(s, q, (q->prompt_count - 1) / size, &at);' ''
+mutant wanted_snapshot_rolls_away $scheduler 'kv_group_snapshot(s->options.kv, q->slot, !wanted);' 'kv_group_snapshot(s->options.kv, q->slot, true);'
+mutant answers_leave_no_state $kv '	if (s->rolled && pool->blocks[s->rolled].state) kv_states_settle' '	if (s->rolled) drop_snapshot(pool, s->rolled);
+	if (s->rolled && pool->blocks[s->rolled].state) kv_states_settle'
+mutant old_rolling_snapshots_stay $kv '.rolling) drop_snapshot(pool, last);' '.rolling) last = 0;'
+
 echo "$passed passed, $failed failed"
 [ $failed -eq 0 ]

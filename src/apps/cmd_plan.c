@@ -57,16 +57,23 @@ static json_t *degree_json(const struct plan *plan, int index)
 	                 "gdn", gdn_json(&plan->shapes[index].gdn), "families", families, "bytes", bytes, "kv_tokens", tokens);
 }
 
+/* As `tandem serve` would have them with these settings, besides the sink's. */
+static int state_slots(const struct plan *plan)
+{
+	const struct settings *s = plan->settings;
+	return plan->config.gdn.k_heads ? plan_state_slots(s->max_running, s->state_snapshots ? s->state_snapshots : s->max_running) : 0;
+}
+
 static enum status print_json(const struct plan *plan, struct error *err)
 {
 	const struct model_config *c = &plan->config;
 	json_t *degrees = json_array();
 	for (int i = 0; i < plan->count; i++) json_array_append_new(degrees, degree_json(plan, i));
-	json_t *object = json_pack("{s:s,s:b,s:s?,s:i,s:i,s:i,s:i,s:i,s:i,s:i,s:i,s:s,s:o}", "model_type", c->model_type, "runs",
+	json_t *object = json_pack("{s:s,s:b,s:s?,s:i,s:i,s:i,s:i,s:i,s:i,s:i,s:i,s:s,s:i,s:o}", "model_type", c->model_type, "runs",
 	                           c->cannot_run[0] == 0, "cannot_run", c->cannot_run[0] ? c->cannot_run : NULL, "layers", c->layers,
 	                           "hidden_size", c->hidden_size, "intermediate_size", c->intermediate_size, "query_heads", c->q_heads,
 	                           "kv_heads", c->kv_heads, "head_dim", c->head_dim, "vocab_size", c->vocab_size, "max_position",
-	                           c->max_position, "dtype", dtype_name(c->dtype), "degrees", degrees);
+	                           c->max_position, "dtype", dtype_name(c->dtype), "state_slots", state_slots(plan), "degrees", degrees);
 	if (plan->settings->target && object) json_object_set_new(object, "target", json_string(plan->target.name));
 	return output_json(object, err);
 }
@@ -104,10 +111,10 @@ static enum status family_table(const struct plan *plan, struct buf *out, struct
 	return buf_puts(out, "\n", err);
 }
 
-enum plan_line { LINE_LEGAL, LINE_HEADS, LINE_GDN_HEADS, LINE_GDN_STATE, LINE_WEIGHTS, LINE_KV, LINE_STATE, LINE_SCRATCH, LINE_WORKSPACE, LINE_TOKENS, LINE_COUNT };
+enum plan_line { LINE_LEGAL, LINE_HEADS, LINE_GDN_HEADS, LINE_GDN_STATE, LINE_WEIGHTS, LINE_KV, LINE_STATE, LINE_SLOTS, LINE_SCRATCH, LINE_WORKSPACE, LINE_TOKENS, LINE_COUNT };
 
 static const char *const line_names[LINE_COUNT] = {
-	"legal", "query + KV heads", "GDN K + V heads", "GDN state, a layer", "weights", "KV a token", "state a sequence", "scratch", "workspace", "KV tokens that fit",
+	"legal", "query + KV heads", "GDN K + V heads", "GDN state, a layer", "weights", "KV a token", "state a slot", "state slots", "scratch", "workspace", "KV tokens that fit",
 };
 
 static const char *line_cell(const struct plan *plan, int index, enum plan_line line, char text[32])
@@ -127,6 +134,9 @@ static const char *line_cell(const struct plan *plan, int index, enum plan_line 
 		return text;
 	case LINE_GDN_STATE:
 		snprintf(text, 32, "%d x %d x %d", g->v_heads, g->k_dim, g->v_dim);
+		return text;
+	case LINE_SLOTS:
+		snprintf(text, 32, "%d", state_slots(plan));
 		return text;
 	case LINE_TOKENS:
 		if (d->kv_tokens < 0) return "-";
@@ -149,7 +159,7 @@ static enum status rank_table(const struct plan *plan, struct buf *out, struct e
 	TRY(buf_printf(out, err, "\n%-20s", "one rank"));
 	for (int d = 0; d < plan->count; d++) TRY(buf_printf(out, err, "%*s", CELL, tp_name(&plan->degree[d], text)));
 	for (int line = 0; line < LINE_COUNT; line++) {
-		bool of_gdn = line == LINE_STATE || line == LINE_GDN_HEADS || line == LINE_GDN_STATE;
+		bool of_gdn = line == LINE_STATE || line == LINE_SLOTS || line == LINE_GDN_HEADS || line == LINE_GDN_STATE;
 		if (of_gdn && !plan->config.gdn.k_heads) continue;
 		TRY(buf_printf(out, err, "\n%-20s", line_names[line]));
 		for (int d = 0; d < plan->count; d++)
@@ -203,6 +213,7 @@ enum status cmd_plan(const struct settings *settings, struct error *err)
 	if (!plan.degree) return STATUS_NO_MEMORY;
 	enum dtype activation = ops->activation ? ops->activation(plan.config.dtype) : DTYPE_F32;
 	struct plan_options options = {.device_memory = settings->device_memory,
+	                               .state_slots = state_slots(&plan),
 	                               .max_rows = settings->prefill_chunk ? settings->prefill_chunk : ops->prefill_chunk,
 	                               .activation = activation, .kv = activation, .partial = activation};
 	for (int i = 0; i < plan.count; i++) {

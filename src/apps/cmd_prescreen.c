@@ -9,6 +9,7 @@
 
 #include "apps/console.h"
 #include "apps/measure.h"
+#include "apps/prescreen_files.h"
 #include "apps/prescreen_text.h"
 #include "base/mem.h"
 #include "prescreen/problems.h"
@@ -145,6 +146,22 @@ static void say_open(const struct prescreen *p)
 	if (done < p->results.problems) fprintf(stderr, "tandem: %s has %d of %d problems; go on with the same command and --resume\n", p->path, done, p->results.problems);
 }
 
+/* The whitelist and the reports. Heads alone, of a model that has no linear to measure here, give none. */
+static enum status write_files(const struct prescreen *p, struct error *err)
+{
+	struct whitelist whitelist = {0};
+	struct buf line = {0};
+	bool linears = false;
+	for (int i = 0; i < p->results.problems; i++) linears |= p->results.problem[i].op == PROBLEM_LINEAR;
+	if (!linears) return STATUS_OK;
+	enum status st = prescreen_files_write(&p->results, p->settings->out, p->settings->any_order, &whitelist, err);
+	if (st == STATUS_OK) st = prescreen_files_say(&p->results, p->settings->out, &whitelist, &line, err);
+	if (st == STATUS_OK) fputs(line.data, stderr);
+	whitelist_fini(&whitelist);
+	buf_fini(&line);
+	return st;
+}
+
 static enum status run(struct prescreen *p, struct error *err)
 {
 	const struct settings *s = p->settings;
@@ -163,6 +180,7 @@ static enum status run(struct prescreen *p, struct error *err)
 	console_clear(&p->console);
 	if (st == STATUS_OK) st = results_save(&p->results, p->path, err);
 	say_open(p);
+	if (st == STATUS_OK) st = write_files(p, err);
 	return st == STATUS_OK ? print(p, err) : st;
 }
 

@@ -3,6 +3,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "apps/explain.h"
 #include "apps/gguf_text.h"
 #include "device/device.h"
 #include "model/config.h"
@@ -16,7 +17,6 @@ enum status session_error(int code, const struct tandem_error *from, struct erro
 
 static enum status check_settings(const struct settings *settings, int world_size, struct error *err)
 {
-	if (settings->whitelist) return FAIL(err, USAGE, "--whitelist: not in this version, it comes with prescreen; leave it out");
 	if (settings->devices.items && settings->devices.count < world_size)
 		return FAIL(err, USAGE, "--devices: %d devices for %d ranks; name one for each rank", settings->devices.count, world_size);
 	return STATUS_OK;
@@ -31,7 +31,7 @@ int session_block_tokens(const struct settings *settings)
 
 enum status session_open(struct session *session, const struct settings *settings, const struct session_needs *needs, struct error *err)
 {
-	*session = (struct session){0};
+	*session = (struct session){.explain = settings->explain_dispatch};
 	int world_size = needs->world_size ? needs->world_size : settings->tp;
 	TRY(check_settings(settings, world_size, err));
 	console_init(&session->console, settings->verbose);
@@ -49,6 +49,8 @@ enum status session_open(struct session *session, const struct settings *setting
 		.max_sequences = sequences,
 		.kv_tokens = needs->kv_tokens ? needs->kv_tokens : sequences > 1 ? sequences * blocks * block : 0,
 		.kv_block_tokens = settings->kv_block,
+		.state_snapshots = needs->state_snapshots,
+		.state_every = needs->state_every,
 		.no_graphs = settings->no_graphs,
 		.lm_head = settings->lm_head,
 		.embedding = settings->embedding,
@@ -57,6 +59,8 @@ enum status session_open(struct session *session, const struct settings *setting
 		.random_seed = settings->random_weights.value,
 		.timeout_ms = (uint32_t)settings->timeout_ms,
 		.fault = needs->no_fault ? NULL : settings->fault,
+		.whitelist = settings->whitelist,
+		.explain_dispatch = settings->explain_dispatch,
 		.log = console_log,
 		.progress = console_progress,
 		.context_pointer = &session->console,
@@ -134,6 +138,11 @@ enum status session_json(const struct session *session, json_t *object, struct e
 	                          "load_ms", info->load_ms, "rank_bytes", rank_bytes(session));
 	bool ok = facts && object && json_object_update_missing(object, facts) == 0;
 	json_decref(facts);
+	if (ok && session->explain) {
+		json_t *dispatch;
+		TRY(explain_json(session, &dispatch, err));
+		ok = json_object_set_new(object, "dispatch", dispatch) == 0;
+	}
 	return ok ? STATUS_OK : FAIL(err, NO_MEMORY, "JSON output: no memory; use a machine with more");
 }
 

@@ -10,6 +10,7 @@
 
 struct settings {
 	const char *model; /* the operand MODEL; NULL where the command has none */
+	const char *second; /* the second operand, where one may be given */
 	bool help, version, verbose, json;
 
 	/* prompt */
@@ -39,6 +40,7 @@ struct settings {
 	bool no_graphs, tp_invariant;
 	struct optional_u64 random_weights;
 	const char *fault, *whitelist;
+	bool explain_dispatch;
 
 	const char *out;
 	uint64_t device_memory; /* plan */
@@ -49,7 +51,7 @@ struct settings {
 
 	/* serve */
 	const char *host, *api_key, *served_names, *on_failure, *defaults, *cors_origin;
-	int port, max_running, max_queue, kv_tokens, drain_s, comment_s;
+	int port, max_running, max_queue, kv_tokens, state_snapshots, state_every, drain_s, comment_s;
 	uint64_t max_body;
 
 	/* bench */
@@ -80,6 +82,8 @@ struct settings {
 	X(PLAN, cmd_plan, "plan", "MODEL", "what each rank holds at each world size; reads no weights")       \
 	X(SERVE, cmd_serve, "serve", "MODEL", "answer requests over HTTP: an OpenAI-compatible server")         \
 	X(PRESCREEN, cmd_prescreen, "prescreen", "MODEL", "measure which kernels suit the shapes of a rank")  \
+	X(PRESCREEN_DIFF, cmd_prescreen_diff, "prescreen diff", "A.json [B.json]", "what flips between TP degrees, or between two runs") \
+	X(PRESCREEN_REPORT, cmd_prescreen_report, "prescreen report", "RESULTS.json", "whitelist and reports anew from saved results") \
 	X(VERIFY, cmd_verify, "verify", "MODEL", "compare a world size with one rank on the same prompts")    \
 	X(BENCH_STEP, cmd_bench_step, "bench step", "MODEL", "time of one decode step and of a prefill")      \
 	X(BENCH_SERVE, cmd_bench_serve, "bench serve", "URL|MODEL", "latency and throughput of a server under load") \

@@ -3,6 +3,7 @@
 #include <math.h>
 
 #include "engine/device_sampler.h"
+#include "engine/dispatch.h"
 
 _Static_assert(MODEL_MAX_EXPERTS_PER_TOKEN <= MOE_MAX_TOP_K, "the op takes what the model may ask for");
 
@@ -36,6 +37,7 @@ static enum status column_parallel(struct rank *rank, struct tensor x, const str
 	for (int i = 0; i < weight->parts; i++) {
 		int begin = weight->begin[i];
 		RUN(linear, {.x = x, .weight = &weight->part[i], .bias = bias ? bias + begin : NULL, .y = tensor_columns(&y, begin, weight->part[i].n)});
+		dispatch_ran(rank, LINEAR_USE_PLAIN, &weight->part[i], x.rows);
 	}
 	return STATUS_OK;
 }
@@ -68,10 +70,12 @@ static enum status row_parallel(struct rank *rank, struct tensor in, const struc
 	s->normed = false;
 	if (rank->adds) {
 		RUN(linear, {.x = in, .weight = &weight->part[0], .bias = bias, .y = s->x, .accumulate = true});
+		dispatch_ran(rank, LINEAR_USE_ACCUMULATE, &weight->part[0], in.rows);
 		return STATUS_OK;
 	}
 	TRY(COMM(rank->comm, partial, s->x.rows, &partial, err));
 	RUN(linear, {.x = in, .weight = &weight->part[0], .split = &rank->comm->split, .y = partial});
+	dispatch_ran(rank, LINEAR_USE_PARTIAL, &weight->part[0], in.rows);
 	return reduce(rank, partial, bias, s, next_norm, err);
 }
 
@@ -106,6 +110,7 @@ static enum status attention_in(struct rank *rank, int layer, int nth, struct hi
 		                   .weight = &w->qkv.part[0], .bias = w->qkv_bias, .q_norm = w->q_norm, .k_norm = w->k_norm, .q_heads = shape.q_heads,
 		                   .kv_heads = shape.kv_heads, .head_dim = c->head_dim, .rotary_dim = c->rotary_dim, .rows = &rank->rows,
 		                   .cache = &rank->cache, .layer = nth, .qkv = qkv});
+		dispatch_ran(rank, LINEAR_USE_ATTENTION_IN, &w->qkv.part[0], s->x.rows);
 		return STATUS_OK;
 	}
 	TRY(norm(rank, s, w->input_norm, err));
@@ -168,6 +173,7 @@ static enum status mlp_block(struct rank *rank, int layer, struct hidden *s, str
 	if (FUSED(mlp_in, &w->gate_up)) {
 		RUN(mlp_in, {.in = {.x = s->x, .weight = w->post_norm, .eps = c->rms_eps, .h = s->h, .done = s->normed},
 		             .weight = &w->gate_up.part[0], .bias = w->gate_up_bias, .gate_up = gate_up, .out = act});
+		dispatch_ran(rank, LINEAR_USE_MLP_IN, &w->gate_up.part[0], rows);
 	} else {
 		TRY(norm(rank, s, w->post_norm, err));
 		TRY(column_parallel(rank, s->h, &w->gate_up, w->gate_up_bias, gate_up, err));
@@ -246,6 +252,7 @@ enum status forward_head(struct rank *rank, int outputs, enum step_result result
 		else RUN(gather_rows, {.x = x, .row = rank->output_row, .out = last});
 		RUN(rms_norm, {.x = last, .weight = w->final_norm, .eps = c->rms_eps, .out = h});
 		RUN(linear, {.x = h, .weight = &w->head, .y = logits});
+		dispatch_ran(rank, LINEAR_USE_PLAIN, &w->head, outputs);
 		if (result == RESULT_BEST) RUN(argmax, {.logits = logits, .begin = w->head_begin, .out = rank->best});
 	}
 	if (!outputs || result == RESULT_BEST || !rank_gathers_logits(rank)) return STATUS_OK;

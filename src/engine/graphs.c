@@ -1,6 +1,7 @@
 #include "engine/graphs.h"
 
 #include "base/clock.h"
+#include "engine/dispatch.h"
 #include "engine/forward.h"
 
 static bool can_record(const struct rank *rank)
@@ -65,7 +66,9 @@ enum status graphs_record(struct rank *rank, struct error *err)
 {
 	int last = step_bucket(rank->options.limits.max_seqs);
 	if (!can_record(rank) || last == STEP_BUCKETS) return STATUS_OK;
+	if (rank->notes) rank->notes->rehearsal = true;
 	for (int i = last; i >= 0; i--) TRY(prepare(rank, i, err));
+	if (rank->notes) rank->notes->rehearsal = false;
 	return STATUS_OK;
 }
 
@@ -90,6 +93,7 @@ enum status graphs_replay(struct rank *rank, int bucket, enum step_result result
 	const struct recorded_step *step = &rank->recorded[step_bucket(bucket)][result];
 	TRY(rank_moves(rank, err));
 	TRY(rank->device->vt->graph_launch(step->graph, rank->stream, err));
+	dispatch_replayed(rank, bucket);
 	if (rank->comm->vt->replayed) rank->comm->vt->replayed(rank->comm, step->collectives, step->all_reduces);
 	return STATUS_OK;
 }

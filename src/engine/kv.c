@@ -287,7 +287,7 @@ void kv_snapshot(struct kv_pool *pool, int seq, bool rolling)
 	int32_t b = s->blocks ? table_of(pool, seq)[s->blocks - 1] : 0, last = s->rolled;
 	struct kv_block *block = &pool->blocks[b];
 	assert(s->reserved == 0);
-	if (!s->read || s->length % pool->options.block_tokens || !block->cached) return;
+	if (!s->read || !block->cached) return; /* the last block is cached only if it is full */
 	if (block->state != s->read && block->state) { /* somebody else's: one copy is enough */
 		kv_states_hold(states, block->state);
 		kv_states_let_go(states, s->read);

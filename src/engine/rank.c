@@ -103,7 +103,7 @@ static size_t logits_columns(const struct rank *rank)
 static size_t moe_bytes(const struct rank *rank, int rows)
 {
 	const struct model_config *c = &rank->model->config;
-	const struct moe_shape shape = {.rows = rows, .hidden = c->hidden_size, .experts = c->moe.experts, .top_k = c->moe.experts_per_token,
+	const struct moe_shape shape = {.rows = rows, .dtype = rank->activation, .hidden = c->hidden_size, .experts = c->moe.experts, .top_k = c->moe.experts_per_token,
 	                                .inner = c->moe.intermediate / rank->world_size, .shared_inner = c->moe.shared_intermediate / rank->world_size,
 	                                .leaves = rank->model->tree_leaves / rank->world_size};
 	return c->moe.layers ? rank->device->vt->moe_scratch_bytes(rank->device, &shape) : 0;
@@ -224,12 +224,14 @@ void rank_release(struct rank *rank)
 		vt->close(rank->device);
 	}
 	free(rank->allocations);
+	free(rank->notes);
 	free(rank->host_blocks);
 	free(rank->weights.layers);
 	kv_destroy(&rank->pool);
 	rank->device = NULL;
 	rank->stream = NULL;
 	rank->allocations = NULL;
+	rank->notes = NULL;
 	rank->host_blocks = NULL;
 	rank->allocation_count = rank->allocation_capacity = rank->host_block_count = 0;
 	rank->buffers = (struct rank_buffers){0};
@@ -310,6 +312,7 @@ enum status rank_assemble(struct rank *rank, const struct step_plan *plan, int b
 	} else {
 		view_rows(rank, &at, plan->rows, plan->seqs);
 		rank->all_rows = step_plan_decodes(plan);
+		while (rank->rows.single_seqs < plan->seqs && plan->row_start[rank->rows.single_seqs + 1] == rank->rows.single_seqs + 1) rank->rows.single_seqs++;
 		for (int s = 0; s < plan->seqs; s++) {
 			rank->rows.max_kv_len = largest(rank->rows.max_kv_len, plan->kv_len[s]);
 			rank->rows.max_seq_rows = largest(rank->rows.max_seq_rows, plan->row_start[s + 1] - plan->row_start[s]);

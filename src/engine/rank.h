@@ -18,6 +18,8 @@
 #include "model/shard.h"
 #include "model/source.h"
 
+struct whitelist;
+
 /* Parameters of one input below each other: their outputs are consecutive columns. Those of equal type that follow each other are one
  * linear; where a checkpoint mixes types there are several. */
 #define FUSED_MAX_PARTS 4
@@ -112,7 +114,11 @@ struct rank_options {
 	bool head_on_rank0; /* rank 0 computes all logits; else each rank those of its vocabulary rows */
 	bool embedding_split; /* each rank has its vocabulary rows of the embedding, those of its head where that is the same table */
 	bool invariant; /* the same bits at every world size, where that is a choice (--tp-invariant) */
+	const struct whitelist *whitelist; /* variants of linears to take; NULL: the device's own choice. Borrowed, the same on all ranks */
+	bool explain;   /* note what was taken for each linear (dispatch.h) */
 };
+
+struct dispatch_notes;
 
 struct rank {
 	int index, world_size;
@@ -141,6 +147,7 @@ struct rank {
 	int host_block_count;
 	struct recorded_step recorded[STEP_BUCKETS][RESULT_COUNT]; /* graphs.h */
 	int replays; /* which of them in this step, for comparison with the peers */
+	struct dispatch_notes *notes; /* owned; NULL: not asked for */
 	struct step_clock clock;  /* WAKE to REPORT */
 	struct trace *trace;      /* made by the first measurement */
 	bool tracing;             /* the step that is being put on the stream is traced */

@@ -416,7 +416,7 @@ static void cut_chunk(struct scheduler *s, struct sequence *q)
 /* What a committed length leaves to others; in places where nobody asked for it only until the sequence is further. */
 static void keep_state(struct scheduler *s, struct sequence *q)
 {
-	if (!s->options.states || !q->hashes || q->computed % s->options.block_tokens) return;
+	if (!s->options.states) return;
 	bool wanted = q->computed == q->keep_at;
 	kv_group_snapshot(s->options.kv, q->slot, !wanted);
 	if (wanted) q->kept_at = q->computed;

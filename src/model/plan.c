@@ -254,9 +254,10 @@ static void sum_workspace(struct plan_degree *d, const struct model_config *c, c
 	                     outputs * (hidden * (4 + act) + (uint64_t)c->vocab_size * 4) + context * rotary * 4;
 }
 
-static int64_t tokens_that_fit(const struct plan_degree *d, uint64_t memory)
+static int64_t tokens_that_fit(const struct plan_degree *d, uint64_t memory, int state_slots)
 {
-	uint64_t used = d->sharded_bytes + d->replicated_bytes + d->scratch_bytes + d->workspace_bytes + d->state_per_sequence;
+	uint64_t slots = (uint64_t)(state_slots > 0 ? state_slots : plan_state_slots(1, 0)) + 1; /* the sink */
+	uint64_t used = d->sharded_bytes + d->replicated_bytes + d->scratch_bytes + d->workspace_bytes + slots * d->state_per_sequence;
 	if (memory <= used || !d->kv_per_token) return 0;
 	return (int64_t)((memory - used) / d->kv_per_token);
 }
@@ -281,5 +282,5 @@ void plan_degree(struct plan_degree *out, const struct model_config *config, int
 	sum_bytes(out, config);
 	sum_state(out, config, &p, options);
 	sum_workspace(out, config, &p, options);
-	if (options->device_memory) out->kv_tokens = tokens_that_fit(out, options->device_memory);
+	if (options->device_memory) out->kv_tokens = tokens_that_fit(out, options->device_memory, options->state_slots);
 }

@@ -225,6 +225,11 @@ static void write_ranks(struct writer *w, const struct metrics_state *s)
 	one(w, "tandem_kv_tokens", "gauge", "Tokens of KV in all.", (double)d->info.kv_tokens);
 	one(w, "tandem_kv_cached_blocks", "gauge", "Free blocks that still hold a prefix.", d->stats.kv_cached_blocks);
 	one(w, "tandem_kv_evictions_total", "counter", "Cached blocks that were given to others.", (double)d->stats.evictions);
+	one(w, "tandem_state_slots", "gauge", "Slots of recurrent state of each rank; 0: the model has none.", d->info.state_slots);
+	one(w, "tandem_state_free_slots", "gauge", "Slots that are empty or hold a snapshot that no request uses.", d->stats.state_free_slots);
+	one(w, "tandem_state_snapshots", "gauge", "Snapshots of recurrent state that a prefix can be continued from.", d->stats.state_snapshots);
+	one(w, "tandem_state_hits_total", "counter", "Snapshots that requests went on from.", (double)d->stats.state_hits);
+	one(w, "tandem_state_evictions_total", "counter", "Snapshots that were given up for room.", (double)d->stats.state_evictions);
 	one(w, "tandem_computed_tokens_total", "counter", "Rows of all steps.", (double)d->stats.computed_tokens);
 	one(w, "tandem_steps_total", "counter", "Steps that all ranks have done.", (double)d->generation);
 	one(w, "tandem_step_seconds_total", "counter", "Time of all steps, from plan to tokens. Ranks go in step: it is that of each.", (double)d->step_ns / 1e9);

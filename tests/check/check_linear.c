@@ -37,6 +37,38 @@ static void oracle(const struct linear_case *lc, const struct sum_split *split, 
 		}
 }
 
+/* Every variant by name: taken when asked for, and the same bits; one that cannot compute the problem is an error and never another in silence. */
+static void run_variants(struct check *c, const struct runner *o, const struct linear_case *lc, struct linear_args *args, struct guarded *y, const float *first)
+{
+	const struct device_ops *vt = o->device->vt;
+	struct variant list[32], ran;
+	struct linear_preference prefer = {.key = {.use = lc->tree_leaves ? LINEAR_USE_PARTIAL : LINEAR_USE_PLAIN, .dtype = lc->dtype, .n = lc->n, .k = lc->k, .m = lc->rows},
+	                                   .m_low = lc->rows, .m_high = lc->rows};
+	int count = vt->linear_variants(o->stream, &prefer.key, list, 32), leaf_k = lc->tree_leaves ? lc->k / lc->leaves : lc->k;
+	if (count < 4 || count == 32 || strcmp(list[0].kernel, "default")) case_fail(c, o, "%d variants, the first '%s'", count, list[0].kernel);
+	for (int i = 0; i < count; i++) {
+		struct error err = {0};
+		prefer.variant = list[i];
+		guarded_poison(y);
+		expect_ok(c, o, vt->linear_prefer(o->stream, &prefer, 1, &err), &err);
+		enum status st = OP(o->stream, linear, args, &err);
+		bool straight = !dtype_is_plain(lc->dtype) && i && !strstr(list[i].mode, "widened");
+		if (straight && leaf_k % 32) {
+			if (st != STATUS_BAD_INPUT) case_fail(c, o, "'%s' with leaves of %d inputs: status %d", list[i].mode, leaf_k, (int)st);
+			continue;
+		}
+		expect_ok(c, o, st, &err);
+		compare_bits(c, o, list[i].mode, y->data, first, y->bytes / 4);
+		vt->linear_ran(o->stream, &ran);
+		if (!list[i].invariant || (i && (strcmp(ran.kernel, list[i].kernel) || strcmp(ran.mode, list[i].mode))))
+			case_fail(c, o, "asked for '%s' '%s', ran '%s' '%s'", list[i].kernel, list[i].mode, ran.kernel, ran.mode);
+	}
+	struct error err = {0};
+	prefer.variant = (struct variant){.kernel = "panels", .mode = "avx512, 3 panels, whole k"};
+	if (vt->linear_prefer(o->stream, &prefer, 1, &err) != STATUS_BAD_INPUT) case_fail(c, o, "a variant that does not exist was accepted");
+	expect_ok(c, o, vt->linear_prefer(o->stream, NULL, 0, &err), &err);
+}
+
 static void run_case(struct check *c, const struct linear_case *lc, enum fill fill)
 {
 	case_begin(c, fill, "M=%d N=%d K=%d %s%s leaves %d+%d of %d", lc->rows, lc->n, lc->k, dtype_name(lc->dtype), lc->bias ? " bias" : "", lc->first,
@@ -68,6 +100,7 @@ static void run_case(struct check *c, const struct linear_case *lc, enum fill fi
 		if (i == 0) memcpy(first, y.data, y.bytes);
 		if (i == 0 && lc->dtype < DTYPE_PLAIN_COUNT) reference_bits(c, first, y_floats); /* block types: what gguf.sh compares */
 		if (i > 0) compare_bits(c, v, "y", y.data, first, y_floats);
+		if (fill == FILL_RANDOM && i > 0 && i + 1 >= c->variants - 1) run_variants(c, v, lc, &args, &y, first);
 	}
 	if (fill == FILL_RANDOM || fill == FILL_ZERO || fill == FILL_DENORMAL) {
 		size_t n = (size_t)lc->rows * (size_t)lc->n;

@@ -170,8 +170,11 @@ static void test_kv_tokens(void **state)
 	struct plan_options options = {.device_memory = UINT64_C(64) << 30, .max_rows = 512, .activation = DTYPE_BF16, .kv = DTYPE_BF16};
 	struct plan_degree d;
 	plan_degree(&d, &config, 2, &options);
-	uint64_t used = d.sharded_bytes + d.replicated_bytes + d.scratch_bytes + d.workspace_bytes + d.state_per_sequence;
-	assert_int_equal(d.kv_tokens, ((UINT64_C(64) << 30) - used) / 32768);
+	uint64_t used = d.sharded_bytes + d.replicated_bytes + d.scratch_bytes + d.workspace_bytes + 3 * d.state_per_sequence;
+	assert_int_equal(d.kv_tokens, ((UINT64_C(64) << 30) - used) / 32768); /* one sequence's two slots of state, and the sink's */
+	options.state_slots = plan_state_slots(8, 5);
+	plan_degree(&d, &config, 2, &options);
+	assert_int_equal(d.kv_tokens, ((UINT64_C(64) << 30) - used - 19 * d.state_per_sequence) / 32768);
 	assert_int_equal(d.scratch_bytes, 2 * 512 * 5120 * 4);
 	options.device_memory = UINT64_C(16) << 30;
 	plan_degree(&d, &config, 1, &options);

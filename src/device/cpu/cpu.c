@@ -223,6 +223,7 @@ static void cpu_stream_destroy(struct stream *base)
 	if (!base) return;
 	struct cpu_stream *stream = cpu_stream(base);
 	if (stream->workspace) cpu_free(base->device, stream->workspace);
+	free(stream->preferences);
 	free(stream->scratch);
 	free(stream);
 }
@@ -325,6 +326,10 @@ const struct device_ops cpu_device_ops = {
 	.linear_copy_rows = cpu_linear_copy_rows,
 	.vector_put = cpu_vector_put,
 	.kv_bytes = cpu_kv_bytes,
+	.linear_variants = cpu_linear_variants,
+	.linear_prefer = cpu_linear_prefer,
+	.linear_ran = cpu_linear_ran,
+	.versions = cpu_versions,
 	.moe_scratch_bytes = cpu_moe_scratch_bytes,
 	.ops = {
 #define X(op) .op = cpu_##op,

@@ -252,33 +252,57 @@ static void run(struct linear_job *job, int chunks, bool alone, team_fn *fn)
 	else team_run(cpu_team(&job->stream->base), chunks, fn, job);
 }
 
+/* What a linear does where nobody said otherwise: few rows stream each panel once, many rows share panels that stay in cache. */
+static struct cpu_way default_way(const struct linear_job *job, const struct cpu_kernels *kernels, int members)
+{
+	bool few = job->rows <= LINEAR_FEW_ROWS, quant = !dtype_is_plain(job->args->weight->dtype);
+	struct cpu_way way = {.kernels = kernels, .panels = few ? 1 : LINEAR_BLOCK_PANELS, .chunk_k = few ? 0 : LINEAR_CHUNK_K};
+	/* A chain of a block type begins with a group; leaves of another size are rare and go by way of scratch. */
+	way.widen = quant && (job->rows > kernels->widen_rows || job->sum.leaf_k % QUANT_GROUP);
+	if (way.widen) way.chunk_k = LINEAR_WIDE_K;
+	int rows = quant && !way.widen ? kernels->quant_rows : kernels->linear_rows;
+	int tiles = (job->rows + rows - 1) / rows, block_tiles = LINEAR_BLOCK_ROWS / rows, blocks = (tiles + block_tiles - 1) / block_tiles;
+	/* Several panels an item save reads of x; too few items leave a member idle at the end. */
+	while (way.panels > 1 && (job->args->weight->n + PANEL - 1) / PANEL / way.panels * blocks < 8 * members) way.panels--;
+	return way;
+}
+
+/* The work as `way` cuts it. */
+static enum status shape_job(struct linear_job *job, const struct cpu_way *way, int members, struct error *err)
+{
+	const struct linear_weight *w = job->args->weight;
+	job->kernels = way->kernels;
+	job->quant = !dtype_is_plain(w->dtype);
+	job->widen = way->widen;
+	if (job->quant && !job->widen && job->sum.leaf_k % QUANT_GROUP)
+		return FAIL(err, BAD_INPUT, "linear: leaves of %d inputs of %s do not begin with a group of %d; only widened variants compute this", job->sum.leaf_k,
+		            dtype_name(w->dtype), QUANT_GROUP);
+	int tile_rows = job->quant && !job->widen ? job->kernels->quant_rows : job->kernels->linear_rows;
+	job->tiles = (job->rows + tile_rows - 1) / tile_rows;
+	int block_tiles = LINEAR_BLOCK_ROWS / tile_rows;
+	job->blocks = (job->tiles + block_tiles - 1) / block_tiles;
+	job->panels = (w->n + PANEL - 1) / PANEL;
+	job->chunk_k = way->chunk_k ? way->chunk_k : job->sum.leaf_k;
+	job->group = way->panels;
+	job->groups = (job->panels + job->group - 1) / job->group;
+	job->packs = (w->k + PACK_CHUNK_K - 1) / PACK_CHUNK_K;
+	if (job->packs * job->tiles < members * PACK_CHUNKS) job->packs = (members * PACK_CHUNKS + job->tiles - 1) / job->tiles;
+	return STATUS_OK;
+}
+
 enum status cpu_linear(struct stream *base, const struct linear_args *args, struct error *err)
 {
 	struct cpu_stream *stream = cpu_stream(base);
 	TRY(check_linear(stream, args, err));
-	struct linear_job job = {.args = args, .kernels = cpu_kernels(base), .stream = stream, .rows = args->x.rows};
+	struct linear_job job = {.args = args, .stream = stream, .rows = args->x.rows, .x = args->x.data};
 	TRY(plan_sum(&job, err));
 	if (!job.rows) return STATUS_OK;
 	int k = args->weight->k, members = team_members(cpu_team(base));
-	job.quant = !dtype_is_plain(args->weight->dtype);
-	/* A chain begins with a group; leaves of another size are rare and go by way of scratch. */
-	job.widen = job.quant && (job.rows > job.kernels->widen_rows || job.sum.leaf_k % QUANT_GROUP);
-	int tile_rows = job.quant && !job.widen ? job.kernels->quant_rows : job.kernels->linear_rows;
-	job.tiles = (job.rows + tile_rows - 1) / tile_rows;
-	int block_tiles = LINEAR_BLOCK_ROWS / tile_rows;
-	job.blocks = (job.tiles + block_tiles - 1) / block_tiles;
-	job.panels = (args->weight->n + PANEL - 1) / PANEL;
-	bool few = job.rows <= LINEAR_FEW_ROWS;
-	job.chunk_k = job.widen ? LINEAR_WIDE_K : few ? job.sum.leaf_k : LINEAR_CHUNK_K;
-	/* Several panels an item save reads of x; too few items leave a member idle at the end. */
-	job.group = few ? 1 : LINEAR_BLOCK_PANELS;
-	while (job.group > 1 && job.panels / job.group * job.blocks < 8 * members) job.group--;
-	job.groups = (job.panels + job.group - 1) / job.group;
-	job.x = args->x.data;
+	const struct cpu_way *preferred = cpu_preferred_way(stream, args);
+	stream->ran = preferred ? *preferred : default_way(&job, cpu_kernels(base), members);
+	TRY(shape_job(&job, &stream->ran, members, err));
 	if (job.rows > 1) {
 		job.x = stream->packed;
-		job.packs = (k + PACK_CHUNK_K - 1) / PACK_CHUNK_K;
-		if (job.packs * job.tiles < members * PACK_CHUNKS) job.packs = (members * PACK_CHUNKS + job.tiles - 1) / job.tiles;
 		run(&job, job.tiles * job.packs, (int64_t)job.rows * k < SERIAL_PACK, pack_chunk);
 	}
 	run(&job, job.groups * job.blocks, (int64_t)job.rows * k * args->weight->n < SERIAL_PRODUCTS, linear_chunk);

@@ -195,6 +195,7 @@ const struct device_ops GPU_PASTE(GPU_NAME) = {
 	.linear_random = gpu_linear_random,
 	.vector_put = gpu_vector_put,
 	.kv_bytes = gpu_kv_bytes,
+	.moe_scratch_bytes = gpu_moe_scratch_bytes,
 	.linear_variants = gpu_linear_variants,
 	.linear_prefer = gpu_linear_prefer,
 	.linear_ran = gpu_linear_ran,
@@ -208,6 +209,7 @@ const struct device_ops GPU_PASTE(GPU_NAME) = {
 #define X(op) .op = gpu_##op,
 		OP_LIST(X)
 		OP_FUSED_LIST(X)
+		X(moe)
 #undef X
 	},
 };

@@ -105,4 +105,7 @@ enum status gpu_linear_random(struct stream *stream, const struct linear_weight 
                               struct error *err);
 void gpu_stages_free(struct gpu_stream_object *stream);
 
+/* moe.c */
+size_t gpu_moe_scratch_bytes(const struct device *device, const struct moe_shape *shape);
+
 #endif
