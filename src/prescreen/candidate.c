@@ -12,6 +12,7 @@
 /* A side is timed over so many calls that it takes about SIDE_US, goes through all copies of the weights if that takes no longer than SIDE_MOST_US. */
 #define SIDE_US 200
 #define SIDE_MOST_US 2000
+#define QUICK_SIDE_US 50
 #define SIDE_MAX_CALLS TRIAL_MAX_COPIES
 #define BASELINE_PAIRS 7 /* of the baseline with itself, where nothing else is timed */
 
@@ -144,7 +145,8 @@ static bool is_candidate(struct result_candidate *c, const struct result_candida
 	c->changed = has_changed(c, base);
 	if (c->changed) return true;
 	bool named = c->observed.known && c->observed.count;
-	reject(c, REASON_UNCHANGED, "%s%.90s as the baseline", named && c->observed.count > 1 ? "several, the first " : "", named ? c->observed.item[0].name : c->resolved.kernel);
+	if (named) reject(c, REASON_UNCHANGED, "%s%.90s as the baseline", c->observed.count > 1 ? "several, the first " : "", c->observed.item[0].name);
+	else reject(c, REASON_UNCHANGED, "%s %.90s as the baseline", c->resolved.kernel, c->resolved.mode);
 	return false;
 }
 
@@ -236,10 +238,11 @@ static enum status time_side(struct screen *s, struct trial *t, const struct res
 	return STATUS_OK;
 }
 
-static int calls_for(const struct trial *t, double us)
+static int calls_for(const struct screen *s, const struct trial *t, double us)
 {
 	int copies = t->weights ? t->weights->copies : 1;
-	double calls = us > 0 ? SIDE_US / us : SIDE_MAX_CALLS, most = us > 0 ? SIDE_MOST_US / us : SIDE_MAX_CALLS;
+	double least_us = s->options->quick ? QUICK_SIDE_US : SIDE_US, most_us = s->options->quick ? 4 * QUICK_SIDE_US : SIDE_MOST_US;
+	double calls = us > 0 ? least_us / us : SIDE_MAX_CALLS, most = us > 0 ? most_us / us : SIDE_MAX_CALLS;
 	if (calls < copies) calls = copies;
 	if (calls > most) calls = most;
 	return calls < 1 ? 1 : calls > SIDE_MAX_CALLS ? SIDE_MAX_CALLS : (int)calls;
@@ -260,7 +263,7 @@ static enum status make_baseline(struct screen *s, struct trial *t, const struct
 	side_fini(s, &s->baseline);
 	TRY(make_side(s, t, p, &p->candidate[0].requested, 1, &s->baseline, err));
 	for (int i = 0; i < 3; i++) TRY(time_side(s, t, p, &s->baseline, &us, err));
-	int calls = calls_for(t, us);
+	int calls = calls_for(s, t, us);
 	if (calls == 1) return STATUS_OK;
 	side_fini(s, &s->baseline);
 	return make_side(s, t, p, &p->candidate[0].requested, calls, &s->baseline, err);

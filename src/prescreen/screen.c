@@ -210,7 +210,7 @@ enum status screen_run(struct results *results, const struct screen_options *opt
 	if (!s) return STATUS_NO_MEMORY;
 	*s = (struct screen){.results = results, .options = options, .started_ns = clock_ns(), .seconds_before = results->seconds,
 	                     .bench = {.ops = options->ops, .config = options->config, .timeout_ms = options->timeout_ms}};
-	s->rule = (struct pair_rule){.keep = results->keep, .reject = results->reject, .least = options->quick ? 5 : 8, .most = options->quick ? 15 : PAIRS_MAX,
+	s->rule = (struct pair_rule){.keep = results->keep, .reject = results->reject, .least = options->quick ? 4 : 8, .most = options->quick ? 15 : PAIRS_MAX,
 	                             .width = options->quick ? 0.02 : 0.004};
 	s->repeats = options->quick ? 3 : 5;
 	enum status st = screen_all(s, err);
