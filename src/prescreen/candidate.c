@@ -85,9 +85,13 @@ static bool static_legal(const struct screen *s, const struct result_problem *p,
 static enum status prefer(struct screen *s, const struct result_problem *p, const struct variant *v, struct error *err)
 {
 	const struct device_ops *ops = s->bench.ops;
+	bool is_default = strcmp(v->kernel, "default") == 0;
+	if (p->op == PROBLEM_ATTENTION && ops->attention_prefer) {
+		const struct attention_preference attention = {.key = problem_attention_key(&p->attention), .m_low = p->attention.rows, .m_high = p->attention.rows, .variant = *v};
+		return ops->attention_prefer(s->bench.stream, &attention, is_default ? 0 : 1, err);
+	}
 	struct linear_preference preference = {.key = p->linear, .m_low = p->linear.m, .m_high = p->linear.m, .variant = *v};
 	if (p->op != PROBLEM_LINEAR || !ops->linear_prefer) return STATUS_OK;
-	bool is_default = strcmp(v->kernel, "default") == 0;
 	return ops->linear_prefer(s->bench.stream, &preference, is_default ? 0 : 1, err);
 }
 
@@ -192,6 +196,7 @@ static enum status request(struct screen *s, struct trial *t, struct result_prob
 	else TRY(run_once(s, t, NULL, err));
 	c->resolved = c->requested;
 	if (p->op == PROBLEM_LINEAR && ops->linear_ran) ops->linear_ran(s->bench.stream, &c->resolved);
+	if (p->op == PROBLEM_ATTENTION && ops->attention_ran) ops->attention_ran(s->bench.stream, &c->resolved);
 	TRY(look_at_launches(s, *graph, c, err));
 	if (!is_candidate(c, &p->candidate[0])) return STATUS_OK;
 	return *graph ? run_once(s, t, *graph, err) : STATUS_OK;

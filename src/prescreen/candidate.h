@@ -3,6 +3,7 @@
 #define TANDEM_PRESCREEN_CANDIDATE_H
 
 #include "prescreen/kernels.h"
+#include "prescreen/problems.h"
 #include "prescreen/screen.h"
 #include "prescreen/timing.h"
 #include "prescreen/trial.h"

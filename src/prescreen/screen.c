@@ -109,6 +109,11 @@ static enum status list_candidates(struct screen *s, struct result_problem *p, s
 		int listed = ops->linear_variants(s->bench.stream, &p->linear, list, CANDIDATES_MAX);
 		if (listed > 0) count = listed;
 	}
+	if (p->op == PROBLEM_ATTENTION && ops->attention_variants && ops->attention_prefer && ops->attention_ran) {
+		const struct attention_key key = problem_attention_key(&p->attention);
+		int listed = ops->attention_variants(s->bench.stream, &key, list, CANDIDATES_MAX);
+		if (listed > 0) count = listed;
+	}
 	for (int i = 0; i < p->candidates; i++) result_candidate_fini(&p->candidate[i]);
 	p->candidates = 0;
 	for (int i = 0; i < count; i++) {
