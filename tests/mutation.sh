@@ -69,15 +69,17 @@ mutant wrong_gqa_map src/device/cpu/attention.c 'job.group = args->q_heads / arg
 	'job.group = 1;'
 mutant kv_replica_of_the_wrong_head src/model/shard.c 'spec.begin = rank / spec.replicas * local;' \
 	'spec.begin = spec.replicas > 1 ? rank % weight->units * local : rank * local;'
-mutant row_and_column_swapped $loader '	for (int64_t at = 0; at < rows; at += window) {' '	if (w->kind == SHARD_ROW && rank->world_size > 1) {
+mutant row_and_column_swapped $loader '	if (window < 1) window = 1;
+	enum status st = STATUS_OK;' '	if (window < 1) window = 1;
+	enum status st = STATUS_OK;
+	if (w->kind == SHARD_ROW && rank->world_size > 1) {
 		const void *data;
 		size_t stride;
 		int64_t n = w->rows / rank->world_size;
 		TRY_GOTO(source_read(rank->model->source, &tensor, rank->index * n, n, 0, w->cols, &scratch, &data, &stride, err), out);
 		TRY_GOTO(vt->linear_put(rank->stream, place->linear, place->n0, (int)rows, data, row_bytes, err), out);
 		goto out;
-	}
-	for (int64_t at = 0; at < rows; at += window) {'
+	}'
 mutant row_shard_of_rank_0_everywhere src/model/shard.c '		spec.axis = weight->kind == SHARD_COLUMN ? 0 : 1;' \
 	'		spec.axis = weight->kind == SHARD_COLUMN ? 0 : 1;
 		if (spec.axis == 1) spec.begin = 0;'
@@ -101,6 +103,36 @@ mutant window_on_every_layer src/engine/forward.c 'c->layer_kind[layer] == LAYER
 mutant norms_swapped src/engine/forward.c 'TRY(norm(rank, s, w->post_norm, err));' 'TRY(norm(rank, s, w->input_norm, err));'
 mutant shared_physical_blocks src/engine/rank.c 'kv_slot(rank->pool, plan->slot[plan->seq_of_row[i]], plan->position[i])' 'rank->options.kv.block_tokens + plan->position[i]'
 mutant head_slice_in_the_wrong_place src/engine/loader.c '	w->head_begin = begin;' '	w->head_begin = begin; if (rank->world_size > 1 && rank->index == 1) w->head_begin = 0;'
+
+# The hybrid families.
+gdn=src/device/cpu/gdn.c
+mutant qkvz_cut_as_one_block $loader "$bring" "
+			if (w->role == WEIGHT_GDN_Q || w->role == WEIGHT_GDN_K) {
+				int64_t row = (2 * rank->index + (w->role == WEIGHT_GDN_K)) * spec.local_rows;
+				w = manifest_find(&rank->model->manifest, row < w->rows ? WEIGHT_GDN_Q : WEIGHT_GDN_K, layer);
+				spec.begin = row % w->rows;
+			}
+$bring"
+mutant heads_in_turn_read_as_blocks src/model/shard.c '	if (t->join == BELOW) s.stride = s.unit;' '	s.stride = s.unit;'
+mutant conv_of_the_wrong_segment $loader 'LINEAR(GDN_CONV_Q, gdn.conv), LINEAR(GDN_CONV_K, gdn.conv)' 'LINEAR(GDN_CONV_K, gdn.conv), LINEAR(GDN_CONV_Q, gdn.conv)'
+mutant beta_and_a_swapped $loader 'LINEAR(GDN_B, gdn.ba), LINEAR(GDN_A, gdn.ba)' 'LINEAR(GDN_A, gdn.ba), LINEAR(GDN_B, gdn.ba)'
+mutant centred_norm_without_its_one src/model/shard.c '	w->centred = t->centred && c->centred_norms;' ''
+mutant output_gate_forgotten src/engine/forward.c 'if (c->attn_output_gate) RUN(gate' 'if (0) RUN(gate'
+mutant conv_forgets_the_step_before $gdn 'else if (before) memmove' 'else if (0) memmove'
+mutant conv_of_rows_already_convolved $gdn '	for (int t = args->rows->row_start[seq + 1] - first - 1; t >= 0; t--) {' '	for (int t = 0; t < args->rows->row_start[seq + 1] - first; t++) {'
+mutant no_l2_norm_of_q $gdn '			job->kernels->l2_norm(q, l->k_dim, GDN_L2_EPS, scale);' ''
+mutant no_l2_norm_of_k $gdn '			job->kernels->l2_norm(q + job->k_cols, l->k_dim, GDN_L2_EPS, 1.0f);' ''
+mutant state_of_the_wrong_head $gdn 'gdn_state(args->cache, args->layer, read) + (size_t)head * matrix' 'gdn_state(args->cache, args->layer, read) + (size_t)(l->v_heads - 1 - head) * matrix'
+mutant state_of_another_layer src/engine/forward.c '.cache = &rank->state, .layer = nth,' '.cache = &rank->state, .layer = 0,'
+mutant value_heads_share_keys_in_turn $gdn 'k_head = head / job->per_k_head' 'k_head = head % l->k_heads'
+mutant gate_before_norm $gdn '			job->kernels->rms_norm(out, out, args->norm, l->v_dim, args->eps);
+			job->kernels->swiglu(out, cpu_row(&args->qkvz, t) + 2 * job->k_cols + job->v_cols + head * l->v_dim, out, l->v_dim);' \
+	'			job->kernels->swiglu(out, cpu_row(&args->qkvz, t) + 2 * job->k_cols + job->v_cols + head * l->v_dim, out, l->v_dim);
+			job->kernels->rms_norm(out, out, args->norm, l->v_dim, args->eps);'
+
+tests="tests/unit/test_requests.c tests/unit/golden.c"
+mutant stale_state_at_the_beginning $gdn '		if (read < 0) memset(s, 0, matrix * sizeof *s);
+		else d.s_in' '		if (read >= 0) d.s_in'
 
 tests="tests/unit/test_gguf.c tests/unit/files.c"
 mutant rows_of_q_and_k_as_stored src/model/gguf_source.c '	return head * size + 2 * pair + half;' '	return row;'

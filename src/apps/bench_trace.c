@@ -75,9 +75,9 @@ json_t *bench_split_json(const struct bench_split *split)
 	return object;
 }
 
-enum status bench_split_text(const struct bench_split *split, struct buf *out, struct error *err)
+enum status bench_split_text(const struct bench_split *split, const char *what, struct buf *out, struct error *err)
 {
-	TRY(buf_puts(out, "a decode step op by op:", err));
+	TRY(buf_printf(out, err, "%s op by op:", what));
 	for (int i = 0; i < BENCH_PART_COUNT; i++) TRY(buf_printf(out, err, "%s %s %.0f us", i ? "," : "", part_names[i], split->us[i]));
 	return buf_puts(out, "\n", err);
 }

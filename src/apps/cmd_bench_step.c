@@ -29,7 +29,7 @@ struct bench {
 	double decode_ms, prefill_ms; /* medians */
 	double decode_most_ms;
 	double device_ms; /* a decode step without the host; 0: not known */
-	struct bench_split split;
+	struct bench_split split, prefill_split;
 	double throughput_s; /* of all requests */
 	uint64_t generated, computed; /* tokens in it */
 	struct bench_steps mixed, decode; /* steps with prompt rows in them, and those without */
@@ -68,6 +68,18 @@ static enum status drain(struct bench *b, struct error *err)
 	return STATUS_OK;
 }
 
+/* Once more, op by op: its last step. */
+static enum status look_into_prefill(struct bench *b, struct error *err)
+{
+	uint64_t id;
+	int count = 0;
+	bool idle = false;
+	TRY(submit(b, b->settings->prefill, (uint64_t)b->settings->repeat + 1, 1, &id, err)); /* no prompt that the cache knows */
+	while (!count && !idle) TRY(step(b, &count, &idle, err));
+	TRY(bench_trace(b->session.engine, b->session.info.world_size, NULL, &b->prefill_split, err));
+	return drain(b, err);
+}
+
 /* First run untimed: it touches the memory. */
 static enum status time_prefill(struct bench *b, struct error *err)
 {
@@ -78,7 +90,7 @@ static enum status time_prefill(struct bench *b, struct error *err)
 		if (run >= 0) b->times[run] = (double)(clock_ns() - start) / 1e6;
 	}
 	b->prefill_ms = percentile(b->times, b->settings->repeat, 0.5);
-	return STATUS_OK;
+	return look_into_prefill(b, err);
 }
 
 /* The decode step just run, once more: without the host, if it is a recorded one; and op by op. */
@@ -230,6 +242,7 @@ static enum status print_json(const struct bench *b, struct error *err)
 	                           per_second(b->linear_bytes / 1e9, b->decode_ms), "prefill_gflop_per_s",
 	                           per_second(b->prefill_flops / 1e9, b->prefill_ms));
 	if (object) json_object_set_new(object, "split_us", bench_split_json(&b->split));
+	if (object) json_object_set_new(object, "prefill_split_us", bench_split_json(&b->prefill_split));
 	if (object && b->device_ms > 0) json_object_update_missing_new(object, json_pack("{s:f,s:f}", "device_ms", b->device_ms, "host_gap_us", (b->decode_ms - b->device_ms) * 1000));
 	enum status st = session_json(&b->session, object, err);
 	if (st == STATUS_OK) return output_json(object, err);
@@ -254,7 +267,8 @@ static enum status print_table(const struct bench *b, struct error *err)
 	if (b->device_ms > 0)
 		TRY_GOTO(buf_printf(&out, err, "the decode step without the host: %.3f ms; between two of them %.0f us\n", b->device_ms,
 		                    (b->decode_ms - b->device_ms) * 1000), end);
-	TRY_GOTO(bench_split_text(&b->split, &out, err), end);
+	TRY_GOTO(bench_split_text(&b->split, "a decode step", &out, err), end);
+	TRY_GOTO(bench_split_text(&b->prefill_split, "the last step of a prefill", &out, err), end);
 	if (b->session.explain) TRY_GOTO(explain_text(&b->session, false, &out, err), end);
 	TRY_GOTO(buf_puts(&out, "Medians. The bounds of this machine: tandem bench peak\n", err), end);
 	st = output_write(out.data, out.size, err);

@@ -40,6 +40,14 @@ static json_t *gdn_json(const struct shape_gdn *g)
 	                 g->k_dim, g->v_dim, "state_dtype", dtype_name(g->state_dtype), "conv_state", g->conv_kernel - 1, g->conv_channels);
 }
 
+/* The experts of a layer, local; null without any. */
+static json_t *moe_json(const struct shape_moe *m)
+{
+	if (!m->layers) return json_null();
+	return json_pack("{s:i,s:i,s:i,s:[i,i],s:[i,i],s:i,s:b}", "layers", m->layers, "experts", m->experts, "experts_per_token", m->experts_per_token, "gate_up",
+	                 m->gate_up_n, m->gate_up_k, "down", m->down_n, m->down_k, "shared_inner", m->shared_down_k, "norm_topk", m->norm_topk);
+}
+
 static json_t *degree_json(const struct plan *plan, int index)
 {
 	const struct plan_degree *d = &plan->degree[index];
@@ -53,8 +61,8 @@ static json_t *degree_json(const struct plan *plan, int index)
 	                          (json_int_t)d->state_per_sequence, "scratch", (json_int_t)d->scratch_bytes, "workspace",
 	                          (json_int_t)d->workspace_bytes);
 	json_t *tokens = d->kv_tokens < 0 ? json_null() : json_integer(d->kv_tokens);
-	return json_pack("{s:i,s:b,s:o,s:o,s:o,s:o,s:o,s:o}", "world_size", d->world_size, "legal", d->legal, "reasons", reasons, "local_heads", heads,
-	                 "gdn", gdn_json(&plan->shapes[index].gdn), "families", families, "bytes", bytes, "kv_tokens", tokens);
+	return json_pack("{s:i,s:b,s:o,s:o,s:o,s:o,s:o,s:o,s:o}", "world_size", d->world_size, "legal", d->legal, "reasons", reasons, "local_heads", heads,
+	                 "gdn", gdn_json(&plan->shapes[index].gdn), "moe", moe_json(&plan->shapes[index].moe), "families", families, "bytes", bytes, "kv_tokens", tokens);
 }
 
 /* As `tandem serve` would have them with these settings, besides the sink's. */
@@ -111,16 +119,17 @@ static enum status family_table(const struct plan *plan, struct buf *out, struct
 	return buf_puts(out, "\n", err);
 }
 
-enum plan_line { LINE_LEGAL, LINE_HEADS, LINE_GDN_HEADS, LINE_GDN_STATE, LINE_WEIGHTS, LINE_KV, LINE_STATE, LINE_SLOTS, LINE_SCRATCH, LINE_WORKSPACE, LINE_TOKENS, LINE_COUNT };
+enum plan_line { LINE_LEGAL, LINE_HEADS, LINE_GDN_HEADS, LINE_GDN_STATE, LINE_EXPERTS, LINE_EXPERT, LINE_WEIGHTS, LINE_KV, LINE_STATE, LINE_SLOTS, LINE_SCRATCH, LINE_WORKSPACE, LINE_TOKENS, LINE_COUNT };
 
 static const char *const line_names[LINE_COUNT] = {
-	"legal", "query + KV heads", "GDN K + V heads", "GDN state, a layer", "weights", "KV a token", "state a slot", "state slots", "scratch", "workspace", "KV tokens that fit",
+	"legal", "query + KV heads", "GDN K + V heads", "GDN state, a layer", "experts, a token", "width of one", "weights", "KV a token", "state a slot", "state slots", "scratch", "workspace", "KV tokens that fit",
 };
 
 static const char *line_cell(const struct plan *plan, int index, enum plan_line line, char text[32])
 {
 	const struct plan_degree *d = &plan->degree[index];
 	const struct shape_gdn *g = &plan->shapes[index].gdn;
+	const struct shape_moe *m = &plan->shapes[index].moe;
 	char bytes[24];
 	if (line != LINE_LEGAL && !d->legal) return "-";
 	uint64_t value = 0;
@@ -134,6 +143,12 @@ static const char *line_cell(const struct plan *plan, int index, enum plan_line 
 		return text;
 	case LINE_GDN_STATE:
 		snprintf(text, 32, "%d x %d x %d", g->v_heads, g->k_dim, g->v_dim);
+		return text;
+	case LINE_EXPERTS:
+		snprintf(text, 32, "%d, %d%s", m->experts, m->experts_per_token, m->shared_down_k ? " + 1" : "");
+		return text;
+	case LINE_EXPERT:
+		snprintf(text, 32, m->shared_down_k && m->shared_down_k != m->down_k ? "%d; shared %d" : "%d", m->down_k, m->shared_down_k);
 		return text;
 	case LINE_SLOTS:
 		snprintf(text, 32, "%d", state_slots(plan));
@@ -161,6 +176,7 @@ static enum status rank_table(const struct plan *plan, struct buf *out, struct e
 	for (int line = 0; line < LINE_COUNT; line++) {
 		bool of_gdn = line == LINE_STATE || line == LINE_SLOTS || line == LINE_GDN_HEADS || line == LINE_GDN_STATE;
 		if (of_gdn && !plan->config.gdn.k_heads) continue;
+		if ((line == LINE_EXPERTS || line == LINE_EXPERT) && !plan->config.moe.layers) continue;
 		TRY(buf_printf(out, err, "\n%-20s", line_names[line]));
 		for (int d = 0; d < plan->count; d++)
 			TRY(buf_printf(out, err, "%*s", CELL, line_cell(plan, d, (enum plan_line)line, text)));

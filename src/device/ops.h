@@ -113,6 +113,7 @@ struct step_rows {
 	const int32_t *state_write; /* [S] slot that takes the state behind them; another one, but for the sink */
 	int max_kv_len;  /* host copy of the largest kv_len, for partitioning; while a graph is recorded: the longest that it may be replayed with */
 	int max_seq_rows; /* host copy of the largest row count of a sequence */
+	int single_seqs; /* host: the first so many sequences have one row each, whatever follows; 0 is always right */
 };
 
 /* Elements [row, row + rows) x [col, col + cols) of a random tensor (model/source.h says what they are), made on the device. */

@@ -315,6 +315,7 @@ enum status rank_assemble(struct rank *rank, const struct step_plan *plan, int b
 	} else {
 		view_rows(rank, &at, plan->rows, plan->seqs);
 		rank->all_rows = step_plan_decodes(plan);
+		while (rank->rows.single_seqs < plan->seqs && plan->row_start[rank->rows.single_seqs + 1] == rank->rows.single_seqs + 1) rank->rows.single_seqs++;
 		for (int s = 0; s < plan->seqs; s++) {
 			rank->rows.max_kv_len = largest(rank->rows.max_kv_len, plan->kv_len[s]);
 			rank->rows.max_seq_rows = largest(rank->rows.max_seq_rows, plan->row_start[s + 1] - plan->row_start[s]);

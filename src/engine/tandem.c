@@ -11,6 +11,7 @@
 #include "base/mem.h"
 #include "engine/loader.h"
 #include "model/plan.h"
+#include "model/skipped.h"
 
 #define DEFAULT_CONTEXT 8192
 #define DEFAULT_CHUNK 512
@@ -157,6 +158,9 @@ static enum status open_model(struct tandem *t, const struct tandem_options *o, 
 	else TRY(source_open_checkpoint(&m->source, o->model, &t->log, err));
 	manifest_match(&m->config, m->source);
 	TRY(manifest_init(&m->manifest, &m->config, err));
+	char skipped[SKIPPED_TEXT_BYTES];
+	TRY(skipped_text(skipped, m->source, &m->manifest, err));
+	if (skipped[0]) log_write(&t->log, LOG_INFO, "%s: skipped %s", o->model, skipped);
 	TRY(loader_check(m, t->ops, err));
 	return choose_embedding(t, o->embedding ? o->embedding : "auto", err);
 }

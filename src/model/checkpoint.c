@@ -254,6 +254,14 @@ static bool checkpoint_has(const struct source *source, const char *name)
 	return find_entry((const struct checkpoint *)source, name) != NULL;
 }
 
+static const char *checkpoint_at(const struct source *source, size_t i, uint64_t *bytes)
+{
+	const struct checkpoint *c = (const struct checkpoint *)source;
+	if (i >= c->count) return NULL;
+	*bytes = c->entries[i].end - c->entries[i].begin;
+	return c->entries[i].name;
+}
+
 static enum status checkpoint_find(struct source *source, const char *name, struct source_tensor *out, int dims, const int64_t *shape, struct error *err)
 {
 	const struct checkpoint *c = (const struct checkpoint *)source;
@@ -305,7 +313,7 @@ static void checkpoint_done(struct source *source, const struct source_tensor *t
 }
 
 static const struct source_ops checkpoint_ops = {
-	.close = checkpoint_close, .find = checkpoint_find, .has = checkpoint_has, .read = checkpoint_read, .done = checkpoint_done};
+	.close = checkpoint_close, .find = checkpoint_find, .has = checkpoint_has, .at = checkpoint_at, .read = checkpoint_read, .done = checkpoint_done};
 
 enum status source_open_checkpoint(struct source **out, const char *path, const struct log *log, struct error *err)
 {

@@ -141,9 +141,11 @@ static void add_mlp(struct plan_degree *d, const struct model_config *c, const s
 		add_whole(d, "mlp down bias", "replicated", h, 1, p->dense, STORED);
 	}
 	add_whole(d, "moe router", "replicated", c->moe.experts, h, p->moe, STORED | RUNS);
-	add_column(d, "moe expert gate_up", expert, 2, h, experts, STORED | RUNS);
+	add_column(d, "moe expert gate_up", expert, 2, h, experts, RUNS);
+	add_column(d, "moe expert gate, up", &p->expert, 1, h, 2 * experts, STORED);
 	add_row(d, "moe expert down", h, p->expert, experts, STORED | RUNS);
-	add_column(d, "moe shared gate_up", shared, 2, h, with_shared, STORED | RUNS);
+	add_column(d, "moe shared gate_up", shared, 2, h, with_shared, RUNS);
+	add_column(d, "moe shared gate, up", &p->shared_expert, 1, h, 2 * with_shared, STORED);
 	add_row(d, "moe shared down", h, p->shared_expert, with_shared, STORED | RUNS);
 	add_whole(d, "moe shared gate", "replicated", 1, h, with_shared, STORED | RUNS);
 }

@@ -34,6 +34,11 @@ bool source_has(const struct source *source, const char *name)
 	return source->ops->has && source->ops->has(source, name);
 }
 
+const char *source_tensor_at(const struct source *source, size_t i, uint64_t *bytes)
+{
+	return source->ops->at ? source->ops->at(source, i, bytes) : NULL;
+}
+
 void source_scratch_fini(struct source_scratch *scratch)
 {
 	free(scratch->memory);

@@ -6,12 +6,13 @@
 
 #include "model/source.h"
 
-/* Arguments were checked by source.c: read is inside the tensor. `done`, `has` and `recipe` may be NULL. */
+/* Arguments were checked by source.c: read is inside the tensor. `done`, `has`, `at` and `recipe` may be NULL. */
 struct source_ops {
 	void (*close)(struct source *source);
 	/* shape: as the file must declare it. */
 	enum status (*find)(struct source *source, const char *name, struct source_tensor *out, int dims, const int64_t *shape, struct error *err);
 	bool (*has)(const struct source *source, const char *name);
+	const char *(*at)(const struct source *source, size_t i, uint64_t *bytes);
 	enum status (*read)(struct source *source, const struct source_tensor *tensor, int64_t row, int64_t rows, int64_t col, int64_t cols,
 	                    struct source_scratch *scratch, const void **data, size_t *stride, struct error *err);
 	void (*done)(struct source *source, const struct source_tensor *tensor, int64_t row, int64_t rows);

@@ -34,6 +34,14 @@ static struct shape_gdn gdn_of(const struct model_config *c, const struct plan_d
 	return g;
 }
 
+static struct shape_moe moe_of(const struct model_config *c, int world_size)
+{
+	int inner = c->moe.intermediate / world_size, shared = c->moe.shared_intermediate / world_size;
+	return (struct shape_moe){.layers = c->moe.layers, .experts = c->moe.experts, .experts_per_token = c->moe.experts_per_token, .gate_up_n = 2 * inner,
+	                          .gate_up_k = c->hidden_size, .down_n = c->hidden_size, .down_k = inner, .shared_gate_up_n = 2 * shared,
+	                          .shared_down_k = shared, .norm_topk = c->moe.norm_topk};
+}
+
 void shapes_of(struct shapes *out, const struct model_config *config, const struct plan_degree *degree)
 {
 	int gdn = 0;
@@ -45,6 +53,7 @@ void shapes_of(struct shapes *out, const struct model_config *config, const stru
 		out->attention = (struct shape_attention){.layers = config->layers - gdn, .q_heads = degree->q_heads, .kv_heads = degree->kv_heads,
 		                                          .kv_replicated = degree->kv_replicated, .head_dim = config->head_dim};
 	if (gdn) out->gdn = gdn_of(config, degree, gdn);
+	if (config->moe.layers) out->moe = moe_of(config, degree->world_size);
 }
 
 struct linear_shape shapes_linear(const struct shapes *shapes, int f, int c)

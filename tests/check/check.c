@@ -96,6 +96,8 @@ static const struct { const char *op; uint64_t hash; } recorded[] = {
 	{"attention", 0x1dcfc98c993a7de0},
 	{"swiglu", 0xe1d21c19d6c1ae7},
 	{"tree_sum", 0x6e5effbe5621b509},
+	{"gdn", 0x2c5d507b26716a},
+	{"gate", 0x389e117ddf771e43},
 	{"moe", 0xd688c4ef553a7e31},
 };
 
@@ -317,7 +319,7 @@ static bool measure_peak(struct check *c, const char *isa, int threads)
 static int bench(struct check *c, const char *isa, int threads, const char *only)
 {
 	static const struct { const char *op; void (*fn)(struct check *); } families[] = {
-		{"linear", bench_linear}, {"attention", bench_attention}, {"rows", bench_rows},
+		{"linear", bench_linear}, {"attention", bench_attention}, {"rows", bench_rows}, {"gdn", bench_gdn},
 	};
 	if (!threads) threads = (int)sysconf(_SC_NPROCESSORS_ONLN);
 	processor_time = threads == 1;
@@ -348,7 +350,7 @@ int main(int argc, char **argv)
 		else if (!strcmp(argv[i], "--threads") && i + 1 < argc && (threads = (int)strtol(argv[i + 1], &end, 10)) > 0 && !*end) i++;
 		else if (!strcmp(argv[i], "--seed") && i + 1 < argc && (c.seed = strtoull(argv[i + 1], &end, 10), *argv[i + 1] && !*end)) i++;
 		else {
-			fprintf(stderr, "usage: check [--seed N] [--op NAME] [--quick] | check --bench [--op linear|attention|rows] [--isa NAME] [--threads N]\n"
+			fprintf(stderr, "usage: check [--seed N] [--op NAME] [--quick] | check --bench [--op linear|attention|rows|gdn] [--isa NAME] [--threads N]\n"
 				"with --threads 1 times are processor time\n");
 			return 2;
 		}
@@ -361,6 +363,7 @@ int main(int argc, char **argv)
 #define X(op) run_check(&c, #op, check_##op, only);
 		X(exp)
 		OP_LIST(X)
+		OP_FAMILY_LIST(X)
 		X(moe)
 #undef X
 		printf("%d passed, %d failed\n", c.passed, c.failed);

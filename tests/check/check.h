@@ -83,6 +83,7 @@ void test_weight_free(struct test_weight *t);
 #define X(op) void check_##op(struct check *c);
 OP_LIST(X)
 X(exp)
+OP_FAMILY_LIST(X)
 X(moe)
 #undef X
 
@@ -95,5 +96,6 @@ struct bench_timer bench_run(void (*fn)(void *), void *context);
 void bench_linear(struct check *c);
 void bench_attention(struct check *c);
 void bench_rows(struct check *c);
+void bench_gdn(struct check *c);
 
 #endif

@@ -23,7 +23,7 @@ succeeds "version" 5 --version && { grep -Eq '^tandem [0-9]+\.[0-9]+\.[0-9]+$' "
 m=$golden/llama
 refuses "no command" 2 'command: missing'
 refuses "unknown command" 2 'serv.*unknown command' serv
-refuses "command that does not exist yet" 2 'prescreen: unknown command' prescreen x
+refuses "command that does not exist" 2 'screen: unknown command' screen x
 refuses "command with a typing error" 2 'did you mean run' rnu x
 refuses "bench alone" 2 'tandem bench --help' bench
 refuses "model missing" 2 'MODEL is missing' run

@@ -27,7 +27,7 @@ matrix() { # NAME FOLDER TOKENS "DEGREES"
 	[ $bad -eq 0 ] && ok "sha $1: $count runs give ${want:0:12}"
 }
 
-for name in llama llama-tied llama-head-dim llama-12-heads llama-9-heads qwen3 mistral-window; do
+for name in llama llama-tied llama-head-dim llama-12-heads llama-9-heads qwen3 mistral-window qwen3_5 qwen3_5-composite qwen3_next-dense; do
 	tokens=$(json "$golden/$name/expect.json" cases 0 tokens)
 	degrees=$(json "$golden/$name/expect.json" legal_tp | tr , ' ')
 	matrix "$name" "$golden/$name" "$tokens" "$degrees"

@@ -301,3 +301,49 @@ void gpu_check_moe(struct gpu_check *c)
 	}
 	refusals(c);
 }
+
+/* ---- measuring: Qwen3-30B-A3B's layer, a step of T rows on one of P ranks */
+
+struct bench {
+	struct operands o;
+	struct moe_case s;
+	struct tensor y;
+	char *x;
+	int choices;
+};
+
+static void bench_one(struct gpu_check *c, void *context, int i)
+{
+	struct bench *b = context;
+	struct tensor x = b->o.x;
+	x.data = b->x + (size_t)(i % b->choices) * (size_t)b->s.rows * (size_t)b->s.hidden * 2;
+	GPU_RUN(c, moe, {.x = x, .weights = &b->o.w, .top_k = b->s.top_k, .norm_topk = true, .y = b->y, .accumulate = true, .scratch = b->o.scratch});
+}
+
+static void bench_rows(struct gpu_check *c, int rows, int world)
+{
+	struct bench b = {.s = {.rows = rows, .hidden = 2048, .experts = 128, .top_k = 8, .inner = 768 / world}, .choices = rows > 256 ? 1 : 16};
+	struct moe_weights *w = &b.o.w;
+	const size_t hidden = 2048, inner = (size_t)b.s.inner;
+	gpu_case(c, DTYPE_BF16, FILL_RANDOM, "T=%d H=2048 8 of 128 x %d", rows, b.s.inner);
+	*w = (struct moe_weights){.experts = 128, .gate_up_bytes = 4 * inner * hidden, .down_bytes = 2 * inner * hidden};
+	w->router = (struct linear_weight){.data = gpu_random_room(c, DTYPE_BF16, 128 * hidden, 0.05f), .dtype = DTYPE_BF16, .n = 128, .k = 2048};
+	w->gate_up = (struct linear_weight){.data = gpu_random_room(c, DTYPE_BF16, 256 * inner * hidden, 0.02f), .dtype = DTYPE_BF16, .n = 2 * b.s.inner, .k = 2048};
+	w->down = (struct linear_weight){.data = gpu_random_room(c, DTYPE_BF16, 128 * inner * hidden, 0.02f), .dtype = DTYPE_BF16, .n = 2048, .k = b.s.inner};
+	b.x = gpu_random_room(c, DTYPE_BF16, (size_t)b.choices * (size_t)rows * hidden, 1);
+	b.o.x = tensor_view(b.x, DTYPE_BF16, TENSOR_REPLICATED, rows, 2048);
+	b.y = tensor_view(gpu_random_room(c, DTYPE_F32, (size_t)rows * hidden, 1), DTYPE_F32, TENSOR_REPLICATED, rows, 2048);
+	const struct moe_shape shape = {.rows = rows, .dtype = DTYPE_BF16, .hidden = 2048, .experts = 128, .top_k = 8, .inner = b.s.inner, .leaves = 1};
+	b.o.scratch = gpu_room(c, c->ops->moe_scratch_bytes(c->device, &shape));
+	double seconds = gpu_bench(c, bench_one, &b, rows > 256 ? 4 : 32);
+	const double distinct = 128 * (1 - pow(1 - 8.0 / 128, rows)); /* if all experts are as likely */
+	gpu_bench_report(c, seconds, (distinct * 3 * (double)inner + 128) * (double)hidden * 2, rows * 8.0 * 6 * (double)inner * (double)hidden);
+	gpu_case_end(c);
+}
+
+void gpu_bench_moe(struct gpu_check *c)
+{
+	static const int rows[] = {1, 2, 4, 8, 16, 64, 512, 8192};
+	for (int world = 1; world <= 2; world++)
+		for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) bench_rows(c, rows[i], world);
+}

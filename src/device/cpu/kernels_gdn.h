@@ -61,9 +61,10 @@ static void rates(float *b, float *a, const float *a_log, const float *dt_bias, 
 }
 
 /* All rows of `vecs` vectors of columns from column j on, the last of `last` columns: the columns' part of S, k_dim * vecs * 64 bytes, stays in
- * the first-level cache from one pass to the next and from row to row. In the first row it comes from s_in, and memory is asked for ahead.
- * Bound: a decode step reads and writes S once; with many rows 5 operations and 3 accesses of the first-level cache an element and row. */
+ * the near caches from one pass to the next and from row to row. In the first row it comes from s_in, and memory is asked for ahead.
+ * Bound: a decode step reads and writes S once; with many rows 5 operations and 3 accesses of the cache an element and row. */
 #define DELTA_AHEAD 16 /* rows of S */
+#define PREFETCH_TO_WRITE(p) __builtin_prefetch((p), 1, 2)
 #define DELTA_BODY(vecs, load, store)                                                                            \
 	{                                                                                                        \
 		const int k_dim = args->k_dim;                                                                   \
@@ -77,7 +78,11 @@ static void rates(float *b, float *a, const float *a_log, const float *dt_bias, 
 			UNROLL_OCTET for (int c = 0; c < (vecs); c++) change[c] = out[c] = v_zero();             \
 			for (int i = 0; i < k_dim; i++) {                                                        \
 				v16 ki = v_set(k[i]);                                                            \
-				if (!row) UNROLL_OCTET for (int c = 0; c < (vecs); c++) PREFETCH(from + (i + DELTA_AHEAD) * width + c * LANES); \
+				if (!row) UNROLL_OCTET for (int c = 0; c < (vecs); c++)                          \
+				{                                                                                \
+					PREFETCH(from + (i + DELTA_AHEAD) * width + c * LANES);                  \
+					PREFETCH_TO_WRITE(s + (i + DELTA_AHEAD) * width + c * LANES);            \
+				}                                                                                \
 				UNROLL_OCTET for (int c = 0; c < (vecs); c++)                                    \
 					change[c] = v_fma(ki, v_mul(load(from + i * width + c * LANES), decay), change[c]); \
 			}                                                                                        \

@@ -71,9 +71,9 @@ static enum status check(const struct attention_args *args, struct error *err)
 		return FAIL(err, BAD_INPUT, "attention: %d query heads over %d kv heads; a multiple is wanted", args->q_heads, l->kv_heads);
 	TRY(check_tensor(&args->q, args, "attention q", err));
 	TRY(check_tensor(&args->out, args, "attention out", err));
-	if (rows->seqs < 0 || rows->max_seq_rows > rows->rows || rows->max_kv_len > (int64_t)rows->max_blocks * l->block_tokens)
-		return FAIL(err, BAD_INPUT, "attention: %d rows (at most %d a sequence) of %d sequences, %d keys in %d blocks of %d", rows->rows,
-		            rows->max_seq_rows, rows->seqs, rows->max_kv_len, rows->max_blocks, l->block_tokens);
+	if (rows->seqs < 0 || rows->single_seqs < 0 || rows->single_seqs > rows->seqs || rows->max_seq_rows > rows->rows || rows->max_kv_len > (int64_t)rows->max_blocks * l->block_tokens)
+		return FAIL(err, BAD_INPUT, "attention: %d rows (at most %d a sequence) of %d sequences, %d with one, %d keys in %d blocks of %d", rows->rows,
+		            rows->max_seq_rows, rows->seqs, rows->single_seqs, rows->max_kv_len, rows->max_blocks, l->block_tokens);
 	if (!(args->scale > 0)) return FAIL(err, BAD_INPUT, "attention: scores times %g; a positive scale is wanted", (double)args->scale);
 	return STATUS_OK;
 }
@@ -138,6 +138,7 @@ enum status gpu_attention_skip(struct stream *stream, const struct attention_arg
 	bool single_rows = !long_rows || (int64_t)rows->seqs * rows->max_seq_rows != rows->rows;
 	if (single_rows) TRY(decode(ctx, &p, dtype, skip, err));
 	p.skip_single = single_rows;
+	p.first_seq = rows->single_seqs;
 	return long_rows ? launch_first(prefill_kernels, skip, ctx, &p, dtype, err) : STATUS_OK;
 }
 

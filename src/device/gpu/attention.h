@@ -35,6 +35,7 @@ struct attention_params {
 	int window;       /* 0: none */
 	bool dense;       /* sequence s is row s */
 	bool skip_single; /* prefill: sequences of one row are not for this kernel */
+	int first_seq;    /* prefill: no sequence before this one is for it */
 	bool invariant;
 	int block_shift;  /* log2(block_tokens), or -1 */
 	int splits; /* decode: blocks of one sequence and KV head */
@@ -42,6 +43,13 @@ struct attention_params {
 	float *partial_stats;
 	uint32_t *counters; /* [seqs][kv_heads (times head slices)], zero before and after */
 };
+
+/* Tiles of `tile_rows` rows that a prefill kernel can have to do: a sequence wastes less than one. A grid of more costs: each idle block looks for its
+ * tile among all sequences before it leaves. */
+static inline unsigned attention_most_tiles(const struct attention_params *p, int tile_rows)
+{
+	return (unsigned)((p->rows - p->first_seq) / tile_rows + p->seqs - p->first_seq);
+}
 
 #ifdef __cplusplus
 extern "C" {

@@ -317,7 +317,7 @@ static enum status make_map(CUtensorMap *map, enum dtype dtype, const void *data
 template <typename T, int DIM>
 static gpu_error launch_instance(const struct gpu_context *ctx, const attention_params *p, const CUtensorMap &q_map, const CUtensorMap &kv_map, int box)
 {
-	const unsigned tiles = (unsigned)(p->rows / ROWS + p->seqs); /* at most: a sequence wastes less than one */
+	const unsigned tiles = attention_most_tiles(p, ROWS);
 	const gpu_error code = gpu_allow_shared((attention_wide_kernel<T, DIM>), wide_shared<DIM>::bytes);
 	if (code != GPU_OK) return code;
 	return GPU_LAUNCH((attention_wide_kernel<T, DIM>), dim3((unsigned)p->q_heads, tiles), dim3(THREADS), wide_shared<DIM>::bytes, ctx->stream, *p, q_map,
