@@ -52,16 +52,22 @@ struct tandem_options {
 	int64_t kv_tokens;     /* tokens of KV for all sequences together; one full context */
 	int kv_block_tokens;   /* 32, on a GPU 64; a multiple of 16 */
 	bool no_prefix_cache;  /* compute every prompt whole; answers are the same, later */
+	int state_snapshots;   /* models with recurrent state: room for snapshots of it, where hits in the prefix cache end; as many as max_sequences; -1: none */
+	int state_every;       /* tokens of a long prompt between two of them that are kept for their own sake; 4096; -1: none */
 	int max_queue;         /* requests that may wait beyond max_sequences; 0: no limit */
 	uint64_t kv_shuffle;   /* tests: non-zero permutes each rank's physical blocks differently */
 	bool no_graphs;        /* GPU: launch every kernel of a decode step by itself; the same bits, later */
 	const char *lm_head;   /* "vocab": its rows are split over the ranks; "rank0": rank 0 computes all logits; "auto": vocab */
+	const char *embedding; /* "replicated": its table is whole on every rank; "vocab": rows of the vocabulary on each, for an all-reduce more; "auto": vocab
+	                        * on GPUs, unless the LM head is the same table. The same bits */
 	bool tp_invariant;     /* GPU: the same bits at every world size, slower; a CPU gives them always */
 	bool random_weights;   /* ignore weight files */
 	uint64_t random_seed;
 	uint32_t timeout_ms;   /* longest wait of one rank for another; 30000 */
 	const char *fault;     /* --fault text; NULL */
-	const char *whitelist; /* kernel table; NULL. Refused in this version */
+	const char *whitelist; /* file of kernels to take, from `tandem prescreen`; NULL: each device's own choice. Refused whole if it was made for another
+	                        * device, library, program version or model */
+	bool explain_dispatch; /* keep notes for tandem_explain_dispatch */
 	void (*log)(void *context, int level, const char *line); /* level 0 debug, 1 info, 2 warning; any thread */
 	void (*progress)(void *context, const char *what, uint64_t done, uint64_t total); /* while loading; any one thread */
 	void *context_pointer; /* for log and progress */
@@ -75,17 +81,18 @@ TANDEM_API void tandem_close(struct tandem **engine);
 TANDEM_API int tandem_rebuild(struct tandem *engine, struct tandem_error *err);
 
 struct tandem_rank_bytes {
-	uint64_t sharded, replicated, kv, scratch, workspace, runtime, peak; /* runtime: a GPU's context and the like; peak: of all together */
+	uint64_t sharded, replicated, kv, state, scratch, workspace, runtime, peak; /* state: recurrent, of sequences; runtime: a GPU's context and the like; peak: of all together */
 };
 struct tandem_info {
-	const char *device, *isa, *lm_head; /* e.g. "cpu", "avx512", "rank0" */
+	const char *device, *isa, *lm_head, *embedding; /* e.g. "cpu", "avx512", "rank0", "replicated" */
 	int world_size, threads, vocab_size, layers, context, max_sequences;
 	int eos[16], eos_count, bos; /* bos -1: none */
-	int collectives_per_step;    /* all-reduces in the last step; 0 before the first, and on one GPU, which has nothing to reduce */
+	int collectives_per_step;    /* all-reduces in the last step: two a layer, and one of a split embedding; 0 before the first, and on one GPU, which has nothing to reduce */
 	uint64_t steps;              /* generation of the last step */
 	uint64_t weight_bytes;       /* all ranks together, as stored */
 	uint64_t checkpoint_bytes_read;
 	int64_t kv_tokens, kv_free_tokens; /* free: empty, or cached and used by nobody */
+	int state_slots;             /* of each rank, two a sequence and the snapshots; 0: the model has no recurrent state */
 	double load_ms;
 	double default_temperature, default_top_p, default_repetition_penalty; /* generation_config.json; NaN: absent */
 	int64_t default_top_k;                                                 /* -1: absent */
@@ -104,6 +111,8 @@ struct tandem_stats {
 	uint64_t preemptions, evictions;        /* evictions: of cached blocks */
 	uint64_t steps, aborted_groups, rebuilds;
 	int kv_block_tokens, kv_blocks, kv_free_blocks, kv_cached_blocks; /* cached: part of the free ones, could be a hit */
+	int state_snapshots, state_free_slots;  /* snapshots now; free: empty, or snapshots that no request uses */
+	uint64_t state_hits, state_evictions;   /* snapshots that requests went on from; that were given up for room */
 };
 TANDEM_API void tandem_get_stats(const struct tandem *engine, struct tandem_stats *out);
 
@@ -190,6 +199,40 @@ TANDEM_API int tandem_logits(struct tandem *engine, const int32_t *tokens, int c
 TANDEM_API int tandem_trace_step(struct tandem *engine, void (*span)(void *context, int rank, const char *section, const char *op, double begin_us, double us),
                                  void *context, struct tandem_error *err);
 TANDEM_API int tandem_time_step(struct tandem *engine, int repeats, double *ms, struct tandem_error *err);
+/* Where the time of a step goes, in order. X(enumerator, name, what) */
+#define TANDEM_PHASE_LIST(X)                                                                           \
+	X(PLAN, "plan", "engine thread: who runs, with how many rows")                                     \
+	X(WAKE, "wake", "until the rank's thread has the plan")                                            \
+	X(PREPARE, "prepare", "rank: KV blocks, metadata of the rows, its copy put on the stream")         \
+	X(MEET, "meet", "rank: until all have come so far")                                                \
+	X(LAUNCH, "launch", "rank: a graph, or every op; the device has begun")                            \
+	X(WAIT, "wait", "rank: until the device is done")                                                  \
+	X(REPORT, "report", "until the engine thread knows that all ranks are done")                       \
+	X(COMMIT, "commit", "engine thread: KV of all ranks")                                              \
+	X(APPLY, "apply", "engine thread: tokens to sequences, their ends, the caller's events")
+enum tandem_phase {
+#define X(code, name, what) TANDEM_##code,
+	TANDEM_PHASE_LIST(X)
+#undef X
+	TANDEM_PHASES
+};
+/* Nanoseconds of all steps so far, as `rank` saw them. */
+TANDEM_API void tandem_get_phases(const struct tandem *engine, int rank, uint64_t ns[TANDEM_PHASES]);
+
+/* What rank 0 took for the linears of the steps so far, in order of their first appearance; recorded decode steps are noted at the opening, with calls 0
+ * until they run. With explain_dispatch only; between steps. Texts are borrowed during the call. */
+struct tandem_dispatch {
+	const char *families; /* "attn o, mlp down": what in the model has this shape */
+	const char *use;      /* "linear", "linear +=", "linear partial", "attention_in", "mlp_in" */
+	const char *dtype;
+	int m, n, k;          /* rows; outputs and inputs of this rank */
+	const char *kernel, *mode;
+	double ratio;         /* as the whitelist has it; 0: not by the whitelist */
+	const char *why;      /* "whitelist, 1.21x", "default: ..." */
+	uint64_t calls;
+};
+TANDEM_API int tandem_explain_dispatch(const struct tandem *engine, void (*each)(void *context, const struct tandem_dispatch *item), void *context,
+                                       struct tandem_error *err);
 
 /* Async-signal-safe: the current and later steps end soon with CANCELLED until cleared (tandem_interrupt(engine, false)). */
 TANDEM_API void tandem_interrupt(struct tandem *engine, bool on);

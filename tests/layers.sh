@@ -74,7 +74,7 @@ headers() {
 		*_avx2.h) isa='-mavx2 -mfma -mf16c' ;;
 		*_avx512.h) isa='-mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx2 -mfma -mf16c' ;;
 		# Not a header but the body of isa_*.c, over the vector type that the line before its #include defines.
-		src/device/cpu/kernels_vec.h) continue ;;
+		src/device/cpu/kernels_vec.h | src/device/cpu/kernels_gdn.h) continue ;;
 		src/device/gpu/vendor/cuda.h | src/device/gpu/vendor/hip.h | src/device/gpu/vendor/emu.h | *_cuda.h) continue ;;
 		esac
 		case $(uname -m):$isa in x86_64:* | *:) ;; *) continue ;; esac

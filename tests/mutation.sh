@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Mutation test: breaks one rule of the sharding or of the model at a time in a copy of one source file, links the golden test against
-# it, and expects that test to fail; then the same for rules of GGUF files, of the static checks of kernels, and of the scheduler and the KV pools with the simulator. A mutant that passes means that the suite would not notice the fault. The unbroken build must pass.
+# it, and expects that test to fail; then the same for rules of GGUF files, of the static checks of kernels, of whitelists and reports, and of the scheduler and the KV pools with the simulator. A mutant that passes means that the suite would not notice the fault. The unbroken build must pass.
 # The mutants are ordinary faults of tensor-parallel engines (guide, "common errors"), written as replacements of one line.
 set -u
 cd "$(dirname "$0")/.." || exit 2
@@ -69,15 +69,17 @@ mutant wrong_gqa_map src/device/cpu/attention.c 'job.group = args->q_heads / arg
 	'job.group = 1;'
 mutant kv_replica_of_the_wrong_head src/model/shard.c 'spec.begin = rank / spec.replicas * local;' \
 	'spec.begin = spec.replicas > 1 ? rank % weight->units * local : rank * local;'
-mutant row_and_column_swapped $loader '	for (int64_t at = 0; at < rows; at += window) {' '	if (w->kind == SHARD_ROW && rank->world_size > 1) {
+mutant row_and_column_swapped $loader '	if (window < 1) window = 1;
+	enum status st = STATUS_OK;' '	if (window < 1) window = 1;
+	enum status st = STATUS_OK;
+	if (w->kind == SHARD_ROW && rank->world_size > 1) {
 		const void *data;
 		size_t stride;
 		int64_t n = w->rows / rank->world_size;
 		TRY_GOTO(source_read(rank->model->source, &tensor, rank->index * n, n, 0, w->cols, &scratch, &data, &stride, err), out);
 		TRY_GOTO(vt->linear_put(rank->stream, place->linear, place->n0, (int)rows, data, row_bytes, err), out);
 		goto out;
-	}
-	for (int64_t at = 0; at < rows; at += window) {'
+	}'
 mutant row_shard_of_rank_0_everywhere src/model/shard.c '		spec.axis = weight->kind == SHARD_COLUMN ? 0 : 1;' \
 	'		spec.axis = weight->kind == SHARD_COLUMN ? 0 : 1;
 		if (spec.axis == 1) spec.begin = 0;'
@@ -102,6 +104,49 @@ mutant norms_swapped src/engine/forward.c 'TRY(norm(rank, s, w->post_norm, err))
 mutant shared_physical_blocks src/engine/rank.c 'kv_slot(rank->pool, plan->slot[plan->seq_of_row[i]], plan->position[i])' 'rank->options.kv.block_tokens + plan->position[i]'
 mutant head_slice_in_the_wrong_place src/engine/loader.c '	w->head_begin = begin;' '	w->head_begin = begin; if (rank->world_size > 1 && rank->index == 1) w->head_begin = 0;'
 
+# Experts.
+moe=src/device/cpu/moe.c
+mutant router_before_softmax $moe '		weight[i] = p[best];' '		weight[i] = 1;'
+mutant norm_topk_ignored $moe 'for (int i = 0; a->norm_topk && i < a->top_k; i++)' 'for (int i = 0; 0 && i < a->top_k; i++)'
+mutant norm_topk_always $moe 'for (int i = 0; a->norm_topk && i < a->top_k; i++)' 'for (int i = 0; i < a->top_k; i++)'
+mutant shared_gate_missing $moe '1.0f / (1.0f + gate);' '1.0f;'
+mutant weights_of_another_expert $moe '(size_t)block->expert * (down ?' '(size_t)(block->expert ? block->expert - 1 : 0) * (down ?'
+mutant least_likely_experts $moe 'p[e] > p[best]' 'p[e] < p[best]'
+mutant expert_of_the_wrong_shard $loader '		for (int e = 0; e < w->experts; e++) {' '		if (spec.axis >= 0) spec.begin = (spec.begin + (spec.axis ? spec.local_cols : spec.local_rows)) % (spec.axis ? w->cols : w->rows);
+		for (int e = 0; e < w->experts; e++) {'
+mutant expert_gate_and_up_swapped $loader 'roles[i] == WEIGHT_EXPERT_UP ? (int)spec.local_rows : 0' 'roles[i] == WEIGHT_EXPERT_GATE ? (int)spec.local_rows : 0'
+mutant stacked_experts_not_told_apart $loader 'n = weight_run(w, place->expert, row + done, rows - done < window' 'n = weight_run(w, 0, row + done, rows - done < window'
+
+# The hybrid families.
+gdn=src/device/cpu/gdn.c
+mutant qkvz_cut_as_one_block $loader "$bring" "
+			if (w->role == WEIGHT_GDN_Q || w->role == WEIGHT_GDN_K) {
+				int64_t row = (2 * rank->index + (w->role == WEIGHT_GDN_K)) * spec.local_rows;
+				w = manifest_find(&rank->model->manifest, row < w->rows ? WEIGHT_GDN_Q : WEIGHT_GDN_K, layer);
+				spec.begin = row % w->rows;
+			}
+$bring"
+mutant heads_in_turn_read_as_blocks src/model/shard.c '	if (t->join == BELOW) s.stride = s.unit;' '	s.stride = s.unit;'
+mutant conv_of_the_wrong_segment $loader 'LINEAR(GDN_CONV_Q, gdn.conv), LINEAR(GDN_CONV_K, gdn.conv)' 'LINEAR(GDN_CONV_K, gdn.conv), LINEAR(GDN_CONV_Q, gdn.conv)'
+mutant beta_and_a_swapped $loader 'LINEAR(GDN_B, gdn.ba), LINEAR(GDN_A, gdn.ba)' 'LINEAR(GDN_A, gdn.ba), LINEAR(GDN_B, gdn.ba)'
+mutant centred_norm_without_its_one src/model/shard.c '	w->centred = t->centred && c->centred_norms;' ''
+mutant output_gate_forgotten src/engine/forward.c 'if (c->attn_output_gate) RUN(gate' 'if (0) RUN(gate'
+mutant conv_forgets_the_step_before $gdn 'else if (before) memmove' 'else if (0) memmove'
+mutant conv_of_rows_already_convolved $gdn '	for (int t = args->rows->row_start[seq + 1] - first - 1; t >= 0; t--) {' '	for (int t = 0; t < args->rows->row_start[seq + 1] - first; t++) {'
+mutant no_l2_norm_of_q $gdn '			job->kernels->l2_norm(q, l->k_dim, GDN_L2_EPS, scale);' ''
+mutant no_l2_norm_of_k $gdn '			job->kernels->l2_norm(q + job->k_cols, l->k_dim, GDN_L2_EPS, 1.0f);' ''
+mutant state_of_the_wrong_head $gdn 'gdn_state(args->cache, args->layer, read) + (size_t)head * matrix' 'gdn_state(args->cache, args->layer, read) + (size_t)(l->v_heads - 1 - head) * matrix'
+mutant state_of_another_layer src/engine/forward.c '.cache = &rank->state, .layer = nth,' '.cache = &rank->state, .layer = 0,'
+mutant value_heads_share_keys_in_turn $gdn 'k_head = head / job->per_k_head' 'k_head = head % l->k_heads'
+mutant gate_before_norm $gdn '			job->kernels->rms_norm(out, out, args->norm, l->v_dim, args->eps);
+			job->kernels->swiglu(out, cpu_row(&args->qkvz, t) + 2 * job->k_cols + job->v_cols + head * l->v_dim, out, l->v_dim);' \
+	'			job->kernels->swiglu(out, cpu_row(&args->qkvz, t) + 2 * job->k_cols + job->v_cols + head * l->v_dim, out, l->v_dim);
+			job->kernels->rms_norm(out, out, args->norm, l->v_dim, args->eps);'
+
+tests="tests/unit/test_requests.c tests/unit/golden.c"
+mutant stale_state_at_the_beginning $gdn '		if (read < 0) memset(s, 0, matrix * sizeof *s);
+		else d.s_in' '		if (read >= 0) d.s_in'
+
 tests="tests/unit/test_gguf.c tests/unit/files.c"
 mutant rows_of_q_and_k_as_stored src/model/gguf_source.c '	return head * size + 2 * pair + half;' '	return row;'
 mutant heads_of_k_as_of_q src/model/gguf_source.c 'order == GGUF_KV_HEADS ? g->kv_heads : 0;' 'order == GGUF_KV_HEADS ? g->heads : 0;'
@@ -122,6 +167,28 @@ mutant wave_of_any_width $kernels 's->launch.threads % s->target->wave == 0) ret
 mutant misspelt_field_ignored src/prescreen/target.c '	TRY(refuse_unknown_keys(f, err));' ''
 mutant shapes_of_the_whole_model src/prescreen/shapes.c '.n = f->local_n, .k = f->local_k' '.n = f->global_n, .k = f->global_k'
 
+tests="tests/unit/test_whitelist.c tests/unit/files.c tests/unit/golden.c tests/unit/ranks.c" choose=src/prescreen/choose.c
+mutant range_over_a_slow_class $choose 'if (!problem->done) return NULL;' 'if (!problem->done) return NULL; if (!best && before) return before;'
+mutant range_over_a_wide_gap $choose 'y->m <= (int64_t)CHOOSE_MAX_STEP * x->m' '1'
+mutant range_of_several_kernels $choose 'variant_equal(&a->taken->requested, &b->taken->requested)' '1'
+mutant boundary_is_kept $choose 'c->outcome == OUTCOME_KEEP && c' 'c->outcome != OUTCOME_BASELINE && c'
+mutant unsure_speed_up_is_taken $choose 'c->timing.low >= 1 && ' ''
+mutant any_order_always $choose '(c->requested.invariant || any_order)' '1'
+mutant unfinished_problem_counts $choose 'if (!problem->done) return NULL;' ''
+mutant ratio_of_the_best_class $choose 'list[i].taken->timing.speedup < e.ratio' 'list[i].taken->timing.speedup > e.ratio'
+mutant twins_disagree $choose '	agree_on_twins(list, count, any_order);' ''
+mutant entries_may_overlap src/engine/whitelist.c 'p->m_low <= other->m_high && other->m_low <= p->m_high' 'p->m_low < other->m_low && 0'
+mutant shapes_not_compared src/engine/whitelist.c 'if (have && have->local_n == s->n && have->local_k == s->k) continue;' 'continue;'
+mutant versions_not_compared src/engine/whitelist.c 'if (strcmp(w->versions, versions)) return' 'if (0) return'
+mutant hash_not_compared src/engine/whitelist_file.c '	if (strcmp(hash, w->hash))' '	if (0)'
+mutant unknown_field_ignored src/engine/whitelist_file.c '		if (!found) return' '		if (0) return'
+mutant ranks_not_compared src/engine/dispatch.c '		if (memcmp(all[r], all[0], WHITELIST_HASH_BYTES))' '		if (0)'
+mutant whitelist_not_given_to_the_device src/engine/dispatch.c 'linear_prefer(rank->stream, list, count, err)' 'linear_prefer(rank->stream, list, 0, err)'
+tests=tests/unit/test_reports.c
+mutant flips_of_neighbours_only src/prescreen/compare.c '*agree &= flip->at[d]->outcome == first;' '*agree = 1;'
+mutant missing_candidate_counts_as_equal src/prescreen/compare.c '			out->only_a += decided(x);' '			out->only_a += decided(x); out->equal += decided(x); out->compared += decided(x);'
+mutant name_not_escaped src/prescreen/report_html.c "*text == '<' ? \"&lt;\" : " ''
+
 tests=$(echo tests/sim/*.c) arguments="--workloads 200"
 kv=src/engine/kv.c scheduler=src/engine/scheduler.c
 mutant shared_block_not_counted $kv '	hold(pool, twin);' ''
@@ -140,6 +207,35 @@ mutant long_prefill_starves $scheduler 'prefills > 1 ? budget - budget / 4 : bud
 mutant short_prefill_starves $scheduler 'prefills > 1 ? budget - budget / 4 : budget' 'budget'
 mutant deadline_forgotten $scheduler 'q->deadline_ns && now_ns >= q->deadline_ns' 'false'
 mutant cancel_of_the_queued_forgotten $scheduler '	sweep_list(s, &s->queue, now_ns);' ''
+
+states=src/engine/kv_states.c
+mutant state_written_in_place $kv '		s->write = kv_states_take(&pool->states, &block);' '		s->write = s->read ? s->read : kv_states_take(&pool->states, &block);'
+mutant state_flipped_on_rollback $kv '	kv_states_let_go(&pool->states, s->write);
+	s->write = 0;
+	give_back' '	if (s->write) s->read = s->write;
+	s->write = 0;
+	give_back'
+mutant state_lost_with_the_failed_step $kv '	kv_states_let_go(&pool->states, s->write);
+	s->write = 0;
+	give_back' '	kv_states_let_go(&pool->states, s->write);
+	kv_states_let_go(&pool->states, s->read);
+	s->write = s->read = 0;
+	give_back'
+mutant hit_without_its_state $kv '		if (pool->options.states && !pool->blocks[before].state) continue;' ''
+mutant state_of_the_block_before $kv 'pool->blocks[table[s->blocks - 1]].state' 'pool->blocks[table[s->blocks > 1 ? s->blocks - 2 : 0]].state'
+mutant shared_state_not_counted $kv '		kv_states_hold(&pool->states, state);' ''
+mutant snapshot_outlives_its_block $kv '	drop_snapshot(pool, b);
+}' '}'
+mutant snapshot_given_away_while_read $states 'if (slot > 0 && states->slots[slot].refs++ == 0) unlink_idle(states, slot);' 'if (slot > 0) states->slots[slot].refs++;'
+
+tests="tests/unit/test_scheduler.c" arguments=""
+mutant chunk_runs_past_the_parting $scheduler '	want_snapshot(s, q, q->known_blocks, &at);' ''
+mutant chunk_runs_past_the_waiting $scheduler '	if (r->computed < blocks * s->options.block_tokens) want_snapshot(s, q, blocks, at);' ''
+mutant prompt_leaves_no_state $scheduler '	want_snapshot(s, q, (q->prompt_count - 1) / size, &at);' ''
+mutant wanted_snapshot_rolls_away $scheduler 'kv_group_snapshot(s->options.kv, q->slot, !wanted);' 'kv_group_snapshot(s->options.kv, q->slot, true);'
+mutant answers_leave_no_state $kv '	if (s->rolled && pool->blocks[s->rolled].state) kv_states_settle' '	if (s->rolled) drop_snapshot(pool, s->rolled);
+	if (s->rolled && pool->blocks[s->rolled].state) kv_states_settle'
+mutant old_rolling_snapshots_stay $kv '.rolling) drop_snapshot(pool, last);' '.rolling) last = 0;'
 
 echo "$passed passed, $failed failed"
 [ $failed -eq 0 ]

@@ -4,7 +4,8 @@
     python3 tools/golden_oracle.py tests/golden/NAME [...]     compare with the recorded logits, print the error
 
 It reads a Hugging Face style folder (config.json in the old or the new key style, safetensors in one file or several)
-and knows the dense Llama, Mistral, Qwen2 and Qwen3 layers with every RoPE type that the golden models use. It
+and knows the Llama, Mistral, Qwen2, Qwen3, Qwen3.5 and Qwen3-Next layers with every RoPE type that the golden models use, and
+layers with experts. It
 shares no code with transformers; where the two agree, the formulas are right and the difference is what
 transformers' float32 costs. Slow and small on purpose: no cache, no batch, [T, V] logits in one go. Needs numpy only.
 """
@@ -53,18 +54,30 @@ def read_config(path):
     heads = config["num_attention_heads"]
     config["num_key_value_heads"] = config.get("num_key_value_heads") or heads
     config["head_dim"] = config.get("head_dim") or config["hidden_size"] // heads
+    config.setdefault("norm_topk_prob", config["model_type"] != "qwen3_moe")
     rope = dict(config.get("rope_parameters") or config.get("rope_scaling") or {})
     rope["rope_type"] = rope.get("rope_type", rope.get("type", "default"))
     rope["rope_theta"] = rope.get("rope_theta", config.get("rope_theta", 10000.0))
     rope["max_position_embeddings"] = config["max_position_embeddings"]
     config["rope"] = rope
+    config["hybrid"] = config["model_type"].startswith(("qwen3_5", "qwen3_next"))
+    share = rope.get("partial_rotary_factor", config.get("partial_rotary_factor", 0.25 if config["hybrid"] else 1.0))
+    config["rotary_dim"] = int(config["head_dim"] * share)
     return config
+
+
+def is_gdn(config, layer):
+    if not config["hybrid"]:
+        return False
+    if config.get("layer_types"):
+        return config["layer_types"][layer] == "linear_attention"
+    return (layer + 1) % config.get("full_attention_interval", 4) != 0
 
 
 def layer_window(config, layer):
     """Sliding window of a layer in keys (self included), or None for full attention."""
     window = config.get("sliding_window")
-    if window is None or config["model_type"] == "llama":
+    if window is None or config["model_type"] == "llama" or config["hybrid"]:
         return None
     if config["model_type"] == "mistral":
         return window
@@ -130,14 +143,24 @@ def rope_tables(rope, d, positions):
 
 
 def rotate(x, cos, sin):
-    """x [T, heads, d]; pairs are (i, i + d/2)."""
-    a, b = np.split(x, 2, axis=-1)
+    """x [T, heads, D]; pairs are (i, i + d/2) of the first d columns, cos and sin [T, d/2]."""
+    half = cos.shape[-1]
+    a, b, rest = x[..., :half], x[..., half:2 * half], x[..., 2 * half:]
     cos, sin = cos[:, None, :], sin[:, None, :]
-    return np.concatenate([a * cos - b * sin, b * cos + a * sin], axis=-1)
+    return np.concatenate([a * cos - b * sin, b * cos + a * sin, rest], axis=-1)
 
 
 def rms(x, weight, eps):
     return x / np.sqrt((x * x).mean(-1, keepdims=True) + eps) * weight
+
+
+def sigmoid(x):
+    return 1 / (1 + np.exp(-x))
+
+
+def norm_weight(weights, name, config):
+    """The hybrid families store the weights of these norms less 1."""
+    return weights[name] + 1 if config["hybrid"] else weights[name]
 
 
 def linear(x, weights, name):
@@ -147,12 +170,16 @@ def linear(x, weights, name):
 
 def attention(x, weights, prefix, config, cos, sin, window):
     T, D = len(x), config["head_dim"]
-    q = linear(x, weights, prefix + "q_proj").reshape(T, -1, D)
+    q = linear(x, weights, prefix + "q_proj")
+    if config["hybrid"] and config.get("attn_output_gate", True):
+        q, gate = np.split(q.reshape(T, -1, 2 * D), 2, axis=-1)
+    else:
+        q, gate = q.reshape(T, -1, D), None
     k = linear(x, weights, prefix + "k_proj").reshape(T, -1, D)
     v = linear(x, weights, prefix + "v_proj").reshape(T, -1, D)
     if prefix + "q_norm.weight" in weights:
-        q = rms(q, weights[prefix + "q_norm.weight"], config["rms_norm_eps"])
-        k = rms(k, weights[prefix + "k_norm.weight"], config["rms_norm_eps"])
+        q = rms(q, norm_weight(weights, prefix + "q_norm.weight", config), config["rms_norm_eps"])
+        k = rms(k, norm_weight(weights, prefix + "k_norm.weight", config), config["rms_norm_eps"])
     q, k = rotate(q, cos, sin), rotate(k, cos, sin)
     group = q.shape[1] // k.shape[1]
     k, v = np.repeat(k, group, axis=1), np.repeat(v, group, axis=1)
@@ -164,7 +191,48 @@ def attention(x, weights, prefix, config, cos, sin, window):
     scores = np.where(visible, scores, -np.inf)
     p = np.exp(scores - scores.max(-1, keepdims=True))
     p /= p.sum(-1, keepdims=True)
-    return linear(np.einsum("hqk,khd->qhd", p, v).reshape(T, -1), weights, prefix + "o_proj")
+    out = np.einsum("hqk,khd->qhd", p, v)
+    if gate is not None and not config.get("no_output_gate"):        # the switch: how much it matters
+        out = out * sigmoid(gate)
+    return linear(out.reshape(T, -1), weights, prefix + "o_proj")
+
+
+def gdn_projections(x, weights, prefix, config):
+    """(q|k|v, z, b, a): apart in one generation, in turn by key head in the other."""
+    T, kh, vh = len(x), config["linear_num_key_heads"], config["linear_num_value_heads"]
+    dk, dv = config["linear_key_head_dim"], config["linear_value_head_dim"]
+    if prefix + "in_proj_qkv.weight" in weights:
+        return tuple(linear(x, weights, prefix + "in_proj_" + name) for name in ("qkv", "z", "b", "a"))
+    each = vh // kh
+    qkvz = linear(x, weights, prefix + "in_proj_qkvz").reshape(T, kh, 2 * dk + 2 * each * dv)
+    q, k, v, z = (part.reshape(T, -1) for part in np.split(qkvz, [dk, 2 * dk, 2 * dk + each * dv], axis=-1))
+    ba = linear(x, weights, prefix + "in_proj_ba").reshape(T, kh, 2 * each)
+    return np.concatenate([q, k, v], axis=-1), z, ba[..., :each].reshape(T, vh), ba[..., each:].reshape(T, vh)
+
+
+def gated_delta_net(x, weights, prefix, config):
+    T, kh, vh = len(x), config["linear_num_key_heads"], config["linear_num_value_heads"]
+    dk, dv = config["linear_key_head_dim"], config["linear_value_head_dim"]
+    qkv, z, b, a = gdn_projections(x, weights, prefix, config)
+    taps = weights[prefix + "conv1d.weight"][:, 0, :]
+    padded = np.concatenate([np.zeros((taps.shape[1] - 1, qkv.shape[1])), qkv])
+    qkv = sum(padded[j:j + T] * taps[:, j] for j in range(taps.shape[1]))
+    qkv = qkv * sigmoid(qkv)
+    q, k, v = np.split(qkv, [kh * dk, 2 * kh * dk], axis=-1)
+    unit = lambda y: y / (1 if config.get("no_l2_norm") else np.sqrt((y * y).sum(-1, keepdims=True) + 1e-6))
+    q = np.repeat(unit(q.reshape(T, kh, dk)) / math.sqrt(dk), vh // kh, axis=1)
+    k = np.repeat(unit(k.reshape(T, kh, dk)), vh // kh, axis=1)
+    v, z = v.reshape(T, vh, dv), z.reshape(T, vh, dv)
+    beta = sigmoid(b)
+    decay = np.exp(-np.exp(weights[prefix + "A_log"]) * np.log1p(np.exp(a + weights[prefix + "dt_bias"])))
+    state, out = np.zeros((vh, dk, dv)), np.empty((T, vh, dv))
+    for t in range(T):
+        state = state * decay[t][:, None, None]
+        change = (v[t] - np.einsum("hkv,hk->hv", state, k[t])) * beta[t][:, None]
+        state = state + k[t][:, :, None] * change[:, None, :]
+        out[t] = np.einsum("hkv,hk->hv", state, q[t])
+    out = rms(out, weights[prefix + "norm.weight"], config["rms_norm_eps"]) * z * sigmoid(z)
+    return linear(out.reshape(T, -1), weights, prefix + "out_proj")
 
 
 def mlp(x, weights, prefix):
@@ -172,19 +240,63 @@ def mlp(x, weights, prefix):
     return linear(gate / (1 + np.exp(-gate)) * up, weights, prefix + "down_proj")
 
 
-def logits(config, weights, tokens):
-    """[T, V] logits in float64."""
+def expert_weights(weights, prefix, e):
+    """(gate and up rows, down) of expert e from either layout of the checkpoint."""
+    if prefix + "gate_up_proj" in weights:
+        return weights[prefix + "gate_up_proj"][e], weights[prefix + "down_proj"][e]
+    gate_up = [weights[f"{prefix}{e}.{name}_proj.weight"] for name in ("gate", "up")]
+    return np.concatenate(gate_up), weights[f"{prefix}{e}.down_proj.weight"]
+
+
+def experts(x, weights, prefix, config, gaps):
+    """The routed experts and, where there is one, the shared expert behind its gate. `gaps` takes, for each token, by how much its last chosen
+    expert's logit exceeds the next one's."""
+    scores = linear(x, weights, prefix + "gate")
+    p = np.exp(scores - scores.max(-1, keepdims=True))
+    p /= p.sum(-1, keepdims=True)
+    k = config["num_experts_per_tok"]
+    order = np.argsort(-p, axis=-1, kind="stable")
+    if k < p.shape[-1]:
+        ranked = -np.sort(-scores, axis=-1)
+        gaps.extend((ranked[:, k - 1] - ranked[:, k]).tolist())
+    y = np.zeros_like(x)
+    for t, row in enumerate(x):
+        chosen = order[t, :k]
+        weight = np.ones(k) if config.get("router_weights") == "none" else p[t, chosen]
+        if config["norm_topk_prob"]:
+            weight = weight / weight.sum()
+        for e, w in zip(chosen, weight):
+            gate_up, down = expert_weights(weights, prefix + "experts.", e)
+            gate, up = np.split(gate_up @ row, 2)
+            y[t] += w * (down @ (gate / (1 + np.exp(-gate)) * up))
+    if prefix + "shared_expert_gate.weight" in weights:
+        shared = mlp(x, weights, prefix + "shared_expert.")
+        if config.get("shared_gate") != "none":
+            shared = shared / (1 + np.exp(-linear(x, weights, prefix + "shared_expert_gate")))
+        y += shared
+    return y
+
+
+def logits(config, weights, tokens, gaps=None):
+    """[T, V] logits in float64. `gaps`: a list for those of the routers."""
+    gaps = [] if gaps is None else gaps
     eps = config["rms_norm_eps"]
     x = weights["model.embed_tokens.weight"][tokens]
-    cos, sin = rope_tables(config["rope"], config["head_dim"], np.arange(len(tokens)))
+    cos, sin = rope_tables(config["rope"], config["rotary_dim"], np.arange(len(tokens)))
     for i in range(config["num_hidden_layers"]):
         layer = f"model.layers.{i}."
-        h = rms(x, weights[layer + "input_layernorm.weight"], eps)
-        x = x + attention(h, weights, layer + "self_attn.", config, cos, sin, layer_window(config, i))
-        h = rms(x, weights[layer + "post_attention_layernorm.weight"], eps)
-        x = x + mlp(h, weights, layer + "mlp.")
+        h = rms(x, norm_weight(weights, layer + "input_layernorm.weight", config), eps)
+        if is_gdn(config, i):
+            x = x + gated_delta_net(h, weights, layer + "linear_attn.", config)
+        else:
+            x = x + attention(h, weights, layer + "self_attn.", config, cos, sin, layer_window(config, i))
+        h = rms(x, norm_weight(weights, layer + "post_attention_layernorm.weight", config), eps)
+        if layer + "mlp.gate.weight" in weights:
+            x = x + experts(h, weights, layer + "mlp.", config, gaps)
+        else:
+            x = x + mlp(h, weights, layer + "mlp.")
     head = "model.embed_tokens" if config.get("tie_word_embeddings", False) else "lm_head"
-    return rms(x, weights["model.norm.weight"], eps) @ weights[head + ".weight"].T
+    return rms(x, norm_weight(weights, "model.norm.weight", config), eps) @ weights[head + ".weight"].T
 
 
 def relative_error(a, b):

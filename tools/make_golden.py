@@ -22,6 +22,7 @@ position p uses theta'(max(p + 1, max_position_embeddings)). The case `long` rec
 import argparse
 import copy
 import json
+import math
 import re
 import shutil
 import struct
@@ -40,6 +41,7 @@ import golden_oracle as oracle
 GOLDEN = Path(__file__).resolve().parent.parent / "tests" / "golden"
 AGREE = 1e-5           # transformers (f32) against the oracle (f64), relative L2
 SENSITIVE = 1e-2       # a wrong forward pass must be at least this far off
+MIN_GAP = 1e-3         # least gap between the router's logits of the last expert chosen and of the next
 MIN_MARGIN = 5e-3      # least gap between the two largest logits, at every position
 MIN_DISTINCT = 12      # distinct tokens in a continuation: one that runs in a circle tests little
 UNUSED_EOS = 2         # eos of all models; in no continuation
@@ -62,6 +64,8 @@ class Golden:
     files: int = 1                                  # number of safetensors files
     keep_head: bool = False                         # a tied model whose file still has lm_head.weight
     nested: bool = False                            # config under text_config, tensors under model.language_model.
+    float32: tuple = ()                             # ends of names of tensors that are F32 whatever dtype says
+    stacked: bool = False                           # all experts of a layer in one tensor (transformers 5); else one for each
     stop: bool = False                              # eos lists in config.json and generation_config.json
     wrong: dict = field(default_factory=dict)       # name of a mistake -> what it does to the oracle's config
 
@@ -72,6 +76,12 @@ BASE = dict(vocab_size=160, hidden_size=64, intermediate_size=64, num_hidden_lay
 NO_SCALING = {"rope": {"rope_type": "default"}}
 LLAMA3 = {"rope_type": "llama3", "rope_theta": 500.0, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
           "original_max_position_embeddings": 32}
+
+HYBRID = dict(num_hidden_layers=4, head_dim=16, linear_num_key_heads=8, linear_num_value_heads=16, linear_key_head_dim=8,
+              linear_value_head_dim=12, rms_norm_eps=1e-6,
+              rope_parameters={"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.25})
+MOE_WRONG = {"logits chosen without their softmax": {"router_weights": "none"}, "an expert more": {"num_experts_per_tok": 4}}
+SHARED_WRONG = {"shared expert without its gate": {"shared_gate": "none"}}
 
 MODELS = [
     Golden("llama", "plain Llama, untied head, F32", {}, dtype="F32", style="old",
@@ -147,12 +157,54 @@ MODELS = [
            dict(head_dim=16, rms_norm_eps=1e-6, tie_word_embeddings=True, use_sliding_window=False, sliding_window=None,
                 max_window_layers=2, rope_parameters={"rope_type": "default", "rope_theta": 1000000.0}),
            model_type="qwen3", stop=True),
+    Golden("qwen3-moe", "Qwen3-MoE: 2 of 8 experts on every layer, a tensor per expert; weights of the chosen do not sum to 1",
+           dict(head_dim=16, num_experts=8, num_experts_per_tok=2, moe_intermediate_size=32, norm_topk_prob=False, tie_word_embeddings=True,
+                use_sliding_window=False, sliding_window=None),
+           model_type="qwen3_moe", wrong={**MOE_WRONG, "weights made to sum to 1": {"norm_topk_prob": True}}),
+    Golden("qwen3-moe-norm", "Qwen3-MoE with norm_topk_prob, mlp_only_layers [0], all experts in one tensor",
+           dict(head_dim=16, num_hidden_layers=3, num_experts=6, num_experts_per_tok=3, moe_intermediate_size=24, norm_topk_prob=True,
+                mlp_only_layers=[0], tie_word_embeddings=True, use_sliding_window=False, sliding_window=None),
+           model_type="qwen3_moe", stacked=True, wrong={**MOE_WRONG, "norm ignored": {"norm_topk_prob": False}}),
+    Golden("qwen3-moe-step", "Qwen3-MoE with decoder_sparse_step 2: layers 1 and 3 have experts; 12 query and 3 KV heads; F16",
+           dict(hidden_size=72, num_attention_heads=12, num_key_value_heads=3, intermediate_size=48, num_hidden_layers=4, num_experts=5, head_dim=8,
+                num_experts_per_tok=2, moe_intermediate_size=36, norm_topk_prob=False, decoder_sparse_step=2,
+                tie_word_embeddings=True, use_sliding_window=False, sliding_window=None), dtype="F16",
+           model_type="qwen3_moe", style="old", files=2, wrong=MOE_WRONG),
     Golden("llama-split", "three safetensors files with model.safetensors.index.json",
            dict(tie_word_embeddings=True), files=3),
     Golden("llama-tied-head", "tied embeddings although the file also has lm_head.weight (equal to the embedding)",
            dict(tie_word_embeddings=True), keep_head=True),
     Golden("nested", "Llama under text_config, tensors under model.language_model., tie flag at top level; tensors of a "
            "vision tower and of an MTP layer to be skipped", dict(tie_word_embeddings=True), nested=True),
+    Golden("qwen3_5", "Qwen3.5: gated delta net in layers 0 to 2, layer 3 full attention with output gate, centred norms, rotary "
+           "over a quarter of the head; 8 key heads of 8, 16 value heads of 12",
+           dict(HYBRID, tie_word_embeddings=True), model_type="qwen3_5_text", old={"full_attention_interval": 4},
+           wrong={"rotary over the whole head": {"rotary_dim": 16}, "no output gate": {"no_output_gate": True},
+                  "no l2 norm": {"no_l2_norm": True}}),
+    Golden("qwen3_5-composite", "Qwen3.5 under text_config beside a vision tower and an MTP layer, tie flag above; layers by layer_types, full attention "
+           "first; 3 value heads a key head, 3 taps, A_log and norms in F32",
+           dict(HYBRID, hidden_size=48, intermediate_size=96, num_attention_heads=12, num_key_value_heads=4, head_dim=24, num_hidden_layers=3,
+                linear_num_key_heads=4, linear_num_value_heads=12, linear_key_head_dim=20, linear_value_head_dim=8, linear_conv_kernel_dim=3,
+                layer_types=["full_attention", "linear_attention", "linear_attention"], tie_word_embeddings=True,
+                rope_parameters={"rope_type": "default", "rope_theta": 1000.0, "partial_rotary_factor": 0.25}),
+           model_type="qwen3_5_text", nested=True, float32=("A_log", "linear_attn.norm.weight"),
+           old={"layer_types": ["full_attention", "linear_attention", "linear_attention"]}),
+    Golden("qwen3_next-dense", "Qwen3-Next without experts: q k v z and b a in turn by key head, attention_bias on q with its gate, k, v, o; every "
+           "second layer full attention",
+           dict(HYBRID, num_experts=0, num_experts_per_tok=1, attention_bias=True, linear_num_key_heads=4, linear_num_value_heads=8,
+                layer_types=["linear_attention", "full_attention"] * 2),
+           model_type="qwen3_next", dtype="F16", style="old", old={"full_attention_interval": 2, "tie_word_embeddings": False}),
+    Golden("qwen3_next-moe", "Qwen3-Next: 3 of 8 experts and a shared one of another width, a tensor per expert; layer 2 dense",
+           dict(HYBRID, num_hidden_layers=3, num_experts=8, num_experts_per_tok=3, moe_intermediate_size=16, shared_expert_intermediate_size=24,
+                linear_num_key_heads=8, linear_num_value_heads=8, linear_value_head_dim=8, mlp_only_layers=[2], tie_word_embeddings=True,
+                layer_types=["linear_attention", "full_attention", "linear_attention"]),
+           model_type="qwen3_next", old={"layer_types": ["linear_attention", "full_attention", "linear_attention"]},
+           wrong={**MOE_WRONG, **SHARED_WRONG, "norm ignored": {"norm_topk_prob": False}}),
+    Golden("qwen3_5-moe", "Qwen3.5-MoE: 2 of 5 experts in one tensor and a shared one of equal width, under text_config",
+           dict(HYBRID, num_hidden_layers=2, num_experts=5, num_experts_per_tok=2, moe_intermediate_size=24, shared_expert_intermediate_size=24,
+                linear_value_head_dim=8, layer_types=["linear_attention", "full_attention"], tie_word_embeddings=True),
+           model_type="qwen3_5_moe_text", nested=True, stacked=True, old={"layer_types": ["linear_attention", "full_attention"]},
+           wrong={**MOE_WRONG, **SHARED_WRONG}),
 ]
 
 
@@ -162,13 +214,22 @@ def random_tensor(model, seed, name, shape):
     """Large enough that attention is peaked and every tensor matters; see SENSITIVE."""
     rng = np.random.Generator(np.random.PCG64([zlib.crc32(f"{model}/{name}".encode()), seed]))
     if "norm" in name:
-        return rng.uniform(0.5, 1.5, shape)
+        centred = model.startswith(("qwen3_5", "qwen3_next")) and "linear_attn" not in name
+        return rng.uniform(0.5, 1.5, shape) - centred
+    if name.endswith("A_log"):
+        return rng.uniform(-3, 1, shape)
+    if name.endswith("dt_bias"):
+        return rng.normal(0, 1, shape)
+    if name.endswith("conv1d.weight"):
+        return rng.normal(0, 0.6, shape)
+    if "linear_attn.in_proj" in name:
+        return rng.normal(0, 2 / np.sqrt(shape[1]), shape)
     if name.endswith(".bias"):
         return rng.normal(0, 0.4, shape)
     if "embed_tokens" in name or "lm_head" in name:
         return rng.normal(0, 0.25, shape)
     gain = 1.5 if re.search(r"[qk]_proj", name) else 1.2
-    return rng.normal(0, gain / np.sqrt(shape[1]), shape)
+    return rng.normal(0, gain / np.sqrt(shape[-1]), shape)
 
 
 def encode(values, dtype):
@@ -181,9 +242,10 @@ def encode(values, dtype):
     return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype("<u2").tobytes()
 
 
-def write_safetensors(path, tensors, dtype):
+def write_safetensors(path, tensors, golden):
     header, blob = {"__metadata__": {"format": "pt"}}, b""
     for name in sorted(tensors):
+        dtype = "F32" if name.endswith(golden.float32) else golden.dtype
         data = encode(tensors[name], dtype)
         header[name] = {"dtype": dtype, "shape": list(tensors[name].shape),
                         "data_offsets": [len(blob), len(blob) + len(data)]}
@@ -193,8 +255,24 @@ def write_safetensors(path, tensors, dtype):
     path.write_bytes(struct.pack("<Q", len(text)) + text + blob)
 
 
+def tensor_per_expert(tensors):
+    """The layout of most published checkpoints: `experts.E.gate_proj.weight` and so on."""
+    split = {}
+    for name, value in tensors.items():
+        if not re.search(r"\.experts\.(gate_up|down)_proj$", name):
+            split[name] = value
+            continue
+        prefix, kind = name.rsplit(".", 1)
+        for e, rows in enumerate(value):
+            parts = {"down_proj": rows} if kind == "down_proj" else dict(zip(("gate_proj", "up_proj"), np.split(rows, 2)))
+            split.update({f"{prefix}.{e}.{part}.weight": part_rows for part, part_rows in parts.items()})
+    return split
+
+
 def write_weights(folder, golden, seed, shapes):
     tensors = {name: random_tensor(golden.name, seed, name, shape) for name, shape in shapes.items()}
+    if not golden.stacked:
+        tensors = tensor_per_expert(tensors)
     if golden.config.get("tie_word_embeddings"):
         tensors.pop("lm_head.weight", None)
     if golden.keep_head:
@@ -204,12 +282,12 @@ def write_weights(folder, golden, seed, shapes):
         for name in ("model.visual.patch_embed.proj.weight", "mtp.fc.weight"):
             tensors[name] = random_tensor(golden.name, seed, name, (4, 8))
     if golden.files == 1:
-        return write_safetensors(folder / "model.safetensors", tensors, golden.dtype)
+        return write_safetensors(folder / "model.safetensors", tensors, golden)
     names = sorted(tensors)
     weight_map = {name: f"model-{i * golden.files // len(names) + 1:05}-of-{golden.files:05}.safetensors"
                   for i, name in enumerate(names)}
     for file in sorted(set(weight_map.values())):
-        write_safetensors(folder / file, {name: tensors[name] for name in names if weight_map[name] == file}, golden.dtype)
+        write_safetensors(folder / file, {name: tensors[name] for name in names if weight_map[name] == file}, golden)
     size = sum(len(encode(value, golden.dtype)) for value in tensors.values())
     write_json(folder / "model.safetensors.index.json", {"metadata": {"total_size": size}, "weight_map": weight_map})
 
@@ -227,7 +305,8 @@ def new_style(golden):
     """config.json as transformers 5 writes it."""
     torch_dtype = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}[golden.dtype]
     architecture = {"llama": "LlamaForCausalLM", "mistral": "MistralForCausalLM", "qwen2": "Qwen2ForCausalLM",
-                    "qwen3": "Qwen3ForCausalLM"}[golden.model_type]
+                    "qwen3": "Qwen3ForCausalLM", "qwen3_moe": "Qwen3MoeForCausalLM", "qwen3_5_text": "Qwen3_5ForCausalLM",
+                    "qwen3_next": "Qwen3NextForCausalLM", "qwen3_5_moe_text": "Qwen3_5MoeForCausalLM"}[golden.model_type]
     settings = copy.deepcopy({**BASE, **golden.config})       # the config class edits what it is given
     settings.update(bos_token_id=1, eos_token_id=[UNUSED_EOS, 3] if golden.stop else UNUSED_EOS,
                     architectures=[architecture], dtype=torch_dtype)
@@ -240,11 +319,15 @@ def old_style(golden, config):
     config = dict(config)
     rope = config.pop("rope_parameters")
     config["rope_theta"] = rope["rope_theta"]
+    if "partial_rotary_factor" in rope:
+        config["partial_rotary_factor"] = rope.pop("partial_rotary_factor")
     scaling = {key: value for key, value in rope.items() if key not in ("rope_theta", "rope_type")}
     config["rope_scaling"] = {golden.type_key: rope["rope_type"], **scaling} if scaling else None
     config["torch_dtype"] = config.pop("dtype")
     config["transformers_version"] = "4.46.0"
     config.pop("layer_types", None)
+    if "num_local_experts" in config:
+        config["num_experts"] = config.pop("num_local_experts")
     config.update(golden.old)
     return dict(sorted(config.items()))
 
@@ -253,6 +336,11 @@ def nest(config):
     """The shape of a multimodal config: the text model's keys one level down, the tie flag above."""
     outer = {key: config.pop(key) for key in ("tie_word_embeddings", "transformers_version")}
     config.pop("architectures")
+    if config["model_type"].startswith("qwen3_5"):
+        kind = config["model_type"].removesuffix("_text")
+        architecture = {"qwen3_5": "Qwen3_5ForConditionalGeneration", "qwen3_5_moe": "Qwen3_5MoeForConditionalGeneration"}[kind]
+        return {"architectures": [architecture], "image_token_id": 9, "model_type": kind,
+                "text_config": config, **outer, "vision_config": {"hidden_size": 8, "model_type": kind + "_vision"}}
     return {"architectures": ["LlavaForConditionalGeneration"], "image_token_index": 9, "model_type": "llava",
             "text_config": config, **outer, "vision_config": {"hidden_size": 8, "model_type": "clip_vision_model"}}
 
@@ -286,7 +374,7 @@ def load(folder, config_name="config.json"):
     model = AutoModelForCausalLM.from_config(config, **options).eval()
     weights = {name: torch.tensor(value, dtype=torch.float32) for name, value in oracle.read_weights(folder).items()}
     missing = model.load_state_dict(weights, strict=False).missing_keys
-    assert missing == ["lm_head.weight"], missing
+    assert missing == (["lm_head.weight"] if settings["tie_word_embeddings"] else []), missing
     return model
 
 
@@ -362,9 +450,11 @@ def record_stop(folder, golden, model, case):
 # ---- proofs ----------------------------------------------------------------------------------------------------
 
 def legal_degrees(config):
-    """Degrees up to 8 at which heads and intermediate size divide (KV heads may be replicated)."""
-    q, kv, inter = config["num_attention_heads"], config["num_key_value_heads"], config["intermediate_size"]
-    return [p for p in range(1, 9) if q % p == 0 and (kv % p == 0 or p % kv == 0) and inter % p == 0]
+    """Degrees up to 8 at which heads and intermediate sizes divide (KV heads may be replicated)."""
+    q, kv = config["num_attention_heads"], config["num_key_value_heads"]
+    keys = ("intermediate_size", "moe_intermediate_size", "shared_expert_intermediate_size", "linear_num_key_heads", "linear_num_value_heads")
+    sizes = [config.get(key, 0) for key in keys]
+    return [p for p in range(1, 9) if q % p == 0 and (kv % p == 0 or p % kv == 0) and all(size % p == 0 for size in sizes)]
 
 
 def other_rope_layout(weights, config):
@@ -372,8 +462,12 @@ def other_rope_layout(weights, config):
     changed = dict(weights)
     for name, value in weights.items():
         if re.search(r"self_attn\.[qk]_(proj|norm)", name):
-            parts = value.reshape(-1, config["head_dim"] // 2, 2, *value.shape[1:])
-            changed[name] = parts.swapaxes(1, 2).reshape(value.shape)
+            gated = config["hybrid"] and "q_proj" in name
+            heads = value.reshape(-1, config["head_dim"] * (2 if gated else 1), *value.shape[1:]).copy()
+            turned = heads[:, :config["rotary_dim"]]
+            parts = turned.reshape(len(heads), config["rotary_dim"] // 2, 2, *value.shape[1:])
+            heads[:, :config["rotary_dim"]] = parts.swapaxes(1, 2).reshape(turned.shape)
+            changed[name] = heads.reshape(value.shape)
     return changed
 
 
@@ -410,7 +504,7 @@ def check_sensitivity(folder, golden, cases):
     unused = ("model.visual.", "mtp.") + (("lm_head.",) if config.get("tie_word_embeddings") else ())
     for name in weights:
         if not name.startswith(unused):
-            effects[name] = oracle.logits(config, {**weights, name: np.roll(weights[name], 1, axis=0)}, tokens)
+            effects[name] = oracle.logits(config, {**weights, name: np.roll(weights[name], 1, axis=0 if len(weights[name]) > 1 else -1)}, tokens)
     effects = {name: oracle.relative_error(wrong, right) for name, wrong in effects.items()}
     least = min(effects, key=effects.get)
     assert effects[least] > SENSITIVE, f"{golden.name}: {least} moves the logits by {effects[least]:.1e} only"
@@ -418,6 +512,14 @@ def check_sensitivity(folder, golden, cases):
 
 
 # ---- commands --------------------------------------------------------------------------------------------------
+
+def clear_choices(folder, cases):
+    """No token of any case is close to choosing another expert."""
+    config, weights, gaps = oracle.read_config(folder / "config.json"), oracle.read_weights(folder), [math.inf]
+    for case, _ in cases:
+        oracle.logits(config, weights, case["tokens"] + case["greedy"][:-1], gaps)
+    return min(gaps) >= MIN_GAP
+
 
 def make_model(golden):
     folder = GOLDEN / golden.name
@@ -431,7 +533,7 @@ def make_model(golden):
         write_weights(folder, golden, seed, shapes)
         model = load(folder)
         cases = make_cases(model, golden, seed)
-        if cases:
+        if cases and clear_choices(folder, cases):
             break
     else:
         raise SystemExit(f"make_golden: {golden.name}: no seed gives clear margins")

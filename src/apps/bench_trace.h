@@ -11,6 +11,8 @@
 #define BENCH_PART_LIST(X)        \
 	X(GEMM, "gemm")               \
 	X(ATTENTION, "attention")     \
+	X(GDN, "gdn")                 \
+	X(EXPERTS, "experts")         \
 	X(ALL_REDUCE, "all_reduce")   \
 	X(HEAD, "head")               \
 	X(OTHER, "other")
@@ -30,6 +32,6 @@ struct bench_split {
 /* path: where to write the trace of all ranks; NULL: nowhere. */
 enum status bench_trace(struct tandem *engine, int ranks, const char *path, struct bench_split *out, struct error *err) NODISCARD;
 json_t *bench_split_json(const struct bench_split *split);
-enum status bench_split_text(const struct bench_split *split, struct buf *out, struct error *err) NODISCARD;
+enum status bench_split_text(const struct bench_split *split, const char *what, struct buf *out, struct error *err) NODISCARD;
 
 #endif

@@ -1,11 +1,14 @@
 /* `tandem bench step`: median time of one decode step of B sequences, and of one prefill of T tokens, against the bytes and the
  * arithmetic that they cannot avoid; where the time of the decode step goes; or, with --requests, the throughput of the engine. Prompts are
  * invented, so that random weights will do. */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "apps/bench_steps.h"
 #include "apps/bench_trace.h"
+#include "apps/explain.h"
 #include "apps/measure.h"
 #include "apps/session.h"
 #include "base/clock.h"
@@ -27,12 +30,12 @@ struct bench {
 	double decode_ms, prefill_ms; /* medians */
 	double decode_most_ms;
 	double device_ms; /* a decode step without the host; 0: not known */
-	struct bench_split split;
+	struct bench_split split, prefill_split;
 	double throughput_s; /* of all requests */
 	uint64_t generated, computed; /* tokens in it */
-	struct { int steps; double ms; } mixed, decode; /* steps with prompt rows in them, and those without */
+	struct bench_steps mixed, decode; /* steps with prompt rows in them, and those without */
 	/* of the whole model */
-	double linear_bytes;    /* weights that one decode step reads: linears and LM head */
+	double linear_bytes;    /* weights that one decode step reads: linears and LM head; of experts as many as rows choose that choose at random */
 	double prefill_flops;   /* 2 N K for each row of each linear, the LM head once */
 };
 
@@ -66,6 +69,18 @@ static enum status drain(struct bench *b, struct error *err)
 	return STATUS_OK;
 }
 
+/* Once more, op by op: its last step. */
+static enum status look_into_prefill(struct bench *b, struct error *err)
+{
+	uint64_t id;
+	int count = 0;
+	bool idle = false;
+	TRY(submit(b, b->settings->prefill, (uint64_t)b->settings->repeat + 1, 1, &id, err)); /* no prompt that the cache knows */
+	while (!count && !idle) TRY(step(b, &count, &idle, err));
+	TRY(bench_trace(b->session.engine, b->session.info.world_size, NULL, &b->prefill_split, err));
+	return drain(b, err);
+}
+
 /* First run untimed: it touches the memory. */
 static enum status time_prefill(struct bench *b, struct error *err)
 {
@@ -76,7 +91,7 @@ static enum status time_prefill(struct bench *b, struct error *err)
 		if (run >= 0) b->times[run] = (double)(clock_ns() - start) / 1e6;
 	}
 	b->prefill_ms = percentile(b->times, b->settings->repeat, 0.5);
-	return STATUS_OK;
+	return look_into_prefill(b, err);
 }
 
 /* The decode step just run, once more: without the host, if it is a recorded one; and op by op. */
@@ -119,16 +134,17 @@ static enum status time_decode(struct bench *b, struct error *err)
 static enum status step_of_many(struct bench *b, bool *idle, struct error *err)
 {
 	struct tandem_stats before, after;
+	struct bench_phases from = {0}, to = {0};
 	int tokens;
 	tandem_get_stats(b->session.engine, &before);
+	bench_phases_get(&from, b->session.engine, b->session.info.world_size);
 	uint64_t start = clock_ns();
 	TRY(step(b, &tokens, idle, err));
 	double ms = (double)(clock_ns() - start) / 1e6;
+	bench_phases_get(&to, b->session.engine, b->session.info.world_size);
 	tandem_get_stats(b->session.engine, &after);
 	bool mixed = after.computed_tokens - before.computed_tokens > (uint64_t)tokens;
-	if (*idle) return STATUS_OK;
-	*(mixed ? &b->mixed.steps : &b->decode.steps) += 1;
-	*(mixed ? &b->mixed.ms : &b->decode.ms) += ms;
+	if (!*idle) bench_steps_add(mixed ? &b->mixed : &b->decode, ms, &from, &to);
 	return STATUS_OK;
 }
 
@@ -136,19 +152,13 @@ static enum status step_of_many(struct bench *b, bool *idle, struct error *err)
 static enum status run_requests(struct bench *b, int first, int count, struct error *err)
 {
 	const struct settings *s = b->settings;
-	b->mixed.steps = b->decode.steps = 0;
-	b->mixed.ms = b->decode.ms = 0;
+	b->mixed = b->decode = (struct bench_steps){0};
 	for (int i = 0; i < count; i++) {
 		uint64_t id;
 		TRY(submit(b, s->bench_input, 5000 + (uint64_t)(first + i), s->bench_output, &id, err));
 	}
 	for (bool idle = false; !idle;) TRY(step_of_many(b, &idle, err));
 	return STATUS_OK;
-}
-
-static double mean(int steps, double ms)
-{
-	return steps ? ms / steps : 0;
 }
 
 /* The first ones warm up. */
@@ -178,8 +188,9 @@ static enum status count_work(struct bench *b, struct error *err)
 		bool head = w->role == WEIGHT_LM_HEAD || (w->role == WEIGHT_EMBED && !manifest_find(&manifest, WEIGHT_LM_HEAD, -1));
 		if (w->dims != 2 || (w->role == WEIGHT_EMBED && !head)) continue;
 		double elements = (double)w->rows * (double)w->cols;
-		b->linear_bytes += (double)weight_stored_bytes(&config, w);
-		b->prefill_flops += 2 * elements * (head ? 1 : b->settings->prefill);
+		double share = w->experts > 1 ? (double)config.moe.experts_per_token / w->experts : 1; /* of the experts that a row reads */
+		b->linear_bytes += (double)weight_stored_bytes(&config, w) * (1 - pow(1 - share, b->settings->batch));
+		b->prefill_flops += 2 * elements * w->experts * share * (head ? 1 : b->settings->prefill);
 	}
 	manifest_fini(&manifest);
 	return st;
@@ -188,12 +199,15 @@ static enum status count_work(struct bench *b, struct error *err)
 static enum status throughput_json(const struct bench *b, struct error *err)
 {
 	const struct settings *s = b->settings;
-	json_t *object = json_pack("{s:s,s:i,s:i,s:i,s:i,s:f,s:I,s:I,s:f,s:f,s:i,s:f,s:i,s:f}", "model", s->model, "requests", s->requests, "input", s->bench_input,
+	const int ranks = b->session.info.world_size;
+	json_t *object = json_pack("{s:s,s:i,s:i,s:i,s:i,s:f,s:I,s:I,s:f,s:f,s:i,s:f,s:f,s:o,s:i,s:f,s:f,s:o}", "model", s->model, "requests", s->requests, "input", s->bench_input,
 	                           "output", s->bench_output, "running", b->sequences, "seconds", b->throughput_s, "generated_tokens",
 	                           (json_int_t)b->generated, "computed_tokens", (json_int_t)b->computed, "throughput_tokens_per_s",
 	                           (double)b->generated / b->throughput_s, "requests_per_s", s->requests / b->throughput_s,
-	                           "mixed_steps", b->mixed.steps, "mixed_ms", mean(b->mixed.steps, b->mixed.ms), "decode_steps", b->decode.steps,
-	                           "decode_ms", mean(b->decode.steps, b->decode.ms));
+	                           "mixed_steps", b->mixed.steps, "mixed_ms", bench_steps_mean(&b->mixed), "mixed_most_ms", b->mixed.most_ms,
+	                           "mixed_us", bench_steps_json(&b->mixed, ranks), "decode_steps", b->decode.steps,
+	                           "decode_ms", bench_steps_mean(&b->decode), "decode_most_ms", b->decode.most_ms,
+	                           "decode_us", bench_steps_json(&b->decode, ranks));
 	enum status st = session_json(&b->session, object, err);
 	if (st == STATUS_OK) return output_json(object, err);
 	json_decref(object);
@@ -203,13 +217,17 @@ static enum status throughput_json(const struct bench *b, struct error *err)
 static enum status throughput_table(const struct bench *b, struct error *err)
 {
 	const struct settings *s = b->settings;
+	const int ranks = b->session.info.world_size;
 	struct buf out = {0};
 	enum status st = buf_printf(&out, err, "%s (%s), %d rank%s: %d requests of %d in and %d out, %d at a time: %.2f s, %.1f output tok/s, %.1f tok/s of both;\n"
-	                            "%d steps with prompt rows, %.2f ms each, and %d without, %.2f ms\n",
-	                            b->session.info.device, b->session.info.isa, b->session.info.world_size, b->session.info.world_size == 1 ? "" : "s",
+	                            "%d steps with prompt rows, %.2f ms each (at most %.2f), and %d without, %.2f ms (at most %.2f)\n",
+	                            b->session.info.device, b->session.info.isa, ranks, ranks == 1 ? "" : "s",
 	                            s->requests, s->bench_input, s->bench_output, b->sequences, b->throughput_s, (double)b->generated / b->throughput_s,
-	                            ((double)b->computed + s->requests) / b->throughput_s, b->mixed.steps, mean(b->mixed.steps, b->mixed.ms),
-	                            b->decode.steps, mean(b->decode.steps, b->decode.ms));
+	                            ((double)b->computed + s->requests) / b->throughput_s, b->mixed.steps, bench_steps_mean(&b->mixed),
+	                            b->mixed.most_ms, b->decode.steps, bench_steps_mean(&b->decode), b->decode.most_ms);
+	if (st == STATUS_OK) st = bench_steps_text(&b->mixed, "a step with prompt rows", ranks, &out, err);
+	if (st == STATUS_OK) st = bench_steps_text(&b->decode, "a step without", ranks, &out, err);
+	if (st == STATUS_OK && b->session.explain) st = explain_text(&b->session, false, &out, err);
 	if (st == STATUS_OK) st = output_write(out.data, out.size, err);
 	buf_fini(&out);
 	return st;
@@ -226,6 +244,7 @@ static enum status print_json(const struct bench *b, struct error *err)
 	                           per_second(b->linear_bytes / 1e9, b->decode_ms), "prefill_gflop_per_s",
 	                           per_second(b->prefill_flops / 1e9, b->prefill_ms));
 	if (object) json_object_set_new(object, "split_us", bench_split_json(&b->split));
+	if (object) json_object_set_new(object, "prefill_split_us", bench_split_json(&b->prefill_split));
 	if (object && b->device_ms > 0) json_object_update_missing_new(object, json_pack("{s:f,s:f}", "device_ms", b->device_ms, "host_gap_us", (b->decode_ms - b->device_ms) * 1000));
 	enum status st = session_json(&b->session, object, err);
 	if (st == STATUS_OK) return output_json(object, err);
@@ -250,7 +269,9 @@ static enum status print_table(const struct bench *b, struct error *err)
 	if (b->device_ms > 0)
 		TRY_GOTO(buf_printf(&out, err, "the decode step without the host: %.3f ms; between two of them %.0f us\n", b->device_ms,
 		                    (b->decode_ms - b->device_ms) * 1000), end);
-	TRY_GOTO(bench_split_text(&b->split, &out, err), end);
+	TRY_GOTO(bench_split_text(&b->split, "a decode step", &out, err), end);
+	TRY_GOTO(bench_split_text(&b->prefill_split, "the last step of a prefill", &out, err), end);
+	if (b->session.explain) TRY_GOTO(explain_text(&b->session, false, &out, err), end);
 	TRY_GOTO(buf_puts(&out, "Medians. The bounds of this machine: tandem bench peak\n", err), end);
 	st = output_write(out.data, out.size, err);
 end:
@@ -291,7 +312,7 @@ static enum status run_steps(struct bench *b, struct error *err)
 	if (tokens < context + block) tokens = context + block;
 	if (context > INT32_MAX) return FAIL(err, USAGE, "bench step: --batch, --context and --steps ask for too many tokens; use less");
 	TRY(count_work(b, err));
-	TRY(open_engine(b, &(struct session_needs){.context = (int)context, .max_sequences = s->batch, .kv_tokens = tokens}, err));
+	TRY(open_engine(b, &(struct session_needs){.context = (int)context, .max_sequences = s->batch, .kv_tokens = tokens, .state_snapshots = -1}, err));
 	TRY(time_prefill(b, err));
 	TRY(time_decode(b, err));
 	tandem_get_info(b->session.engine, &b->session.info);

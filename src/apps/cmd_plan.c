@@ -40,21 +40,36 @@ static json_t *gdn_json(const struct shape_gdn *g)
 	                 g->k_dim, g->v_dim, "state_dtype", dtype_name(g->state_dtype), "conv_state", g->conv_kernel - 1, g->conv_channels);
 }
 
+/* The experts of a layer, local; null without any. */
+static json_t *moe_json(const struct shape_moe *m)
+{
+	if (!m->layers) return json_null();
+	return json_pack("{s:i,s:i,s:i,s:[i,i],s:[i,i],s:i,s:b}", "layers", m->layers, "experts", m->experts, "experts_per_token", m->experts_per_token, "gate_up",
+	                 m->gate_up_n, m->gate_up_k, "down", m->down_n, m->down_k, "shared_inner", m->shared_down_k, "norm_topk", m->norm_topk);
+}
+
 static json_t *degree_json(const struct plan *plan, int index)
 {
 	const struct plan_degree *d = &plan->degree[index];
 	const struct shapes *judged = plan->settings->target ? &plan->shapes[index] : NULL;
 	json_t *reasons = json_array(), *families = json_array();
 	for (int i = 0; i < d->reasons; i++) json_array_append_new(reasons, json_string(d->reason[i]));
-	for (int i = 0; i < d->families; i++) json_array_append_new(families, family_json(&d->family[i], plan_target_json(&plan->target, judged, i)));
+	for (int i = 0; i < d->families; i++) json_array_append_new(families, family_json(&d->family[i], plan_target_json(&plan->target, judged, i, &plan->settings->classes)));
 	json_t *heads = json_pack("{s:i,s:i,s:i}", "query", d->q_heads, "kv", d->kv_heads, "kv_replicated", d->kv_replicated);
 	json_t *bytes = json_pack("{s:I,s:I,s:I,s:I,s:I,s:I,s:I}", "weights", (json_int_t)weight_bytes(d), "sharded", (json_int_t)d->sharded_bytes, "replicated",
 	                          (json_int_t)d->replicated_bytes, "kv_per_token", (json_int_t)d->kv_per_token, "state_per_sequence",
 	                          (json_int_t)d->state_per_sequence, "scratch", (json_int_t)d->scratch_bytes, "workspace",
 	                          (json_int_t)d->workspace_bytes);
 	json_t *tokens = d->kv_tokens < 0 ? json_null() : json_integer(d->kv_tokens);
-	return json_pack("{s:i,s:b,s:o,s:o,s:o,s:o,s:o,s:o}", "world_size", d->world_size, "legal", d->legal, "reasons", reasons, "local_heads", heads,
-	                 "gdn", gdn_json(&plan->shapes[index].gdn), "families", families, "bytes", bytes, "kv_tokens", tokens);
+	return json_pack("{s:i,s:b,s:o,s:o,s:o,s:o,s:o,s:o,s:o}", "world_size", d->world_size, "legal", d->legal, "reasons", reasons, "local_heads", heads,
+	                 "gdn", gdn_json(&plan->shapes[index].gdn), "moe", moe_json(&plan->shapes[index].moe), "families", families, "bytes", bytes, "kv_tokens", tokens);
+}
+
+/* As `tandem serve` would have them with these settings, besides the sink's. */
+static int state_slots(const struct plan *plan)
+{
+	const struct settings *s = plan->settings;
+	return plan->config.gdn.k_heads ? plan_state_slots(s->max_running, s->state_snapshots ? s->state_snapshots : s->max_running) : 0;
 }
 
 static enum status print_json(const struct plan *plan, struct error *err)
@@ -62,11 +77,11 @@ static enum status print_json(const struct plan *plan, struct error *err)
 	const struct model_config *c = &plan->config;
 	json_t *degrees = json_array();
 	for (int i = 0; i < plan->count; i++) json_array_append_new(degrees, degree_json(plan, i));
-	json_t *object = json_pack("{s:s,s:b,s:s?,s:i,s:i,s:i,s:i,s:i,s:i,s:i,s:i,s:s,s:o}", "model_type", c->model_type, "runs",
+	json_t *object = json_pack("{s:s,s:b,s:s?,s:i,s:i,s:i,s:i,s:i,s:i,s:i,s:i,s:s,s:i,s:o}", "model_type", c->model_type, "runs",
 	                           c->cannot_run[0] == 0, "cannot_run", c->cannot_run[0] ? c->cannot_run : NULL, "layers", c->layers,
 	                           "hidden_size", c->hidden_size, "intermediate_size", c->intermediate_size, "query_heads", c->q_heads,
 	                           "kv_heads", c->kv_heads, "head_dim", c->head_dim, "vocab_size", c->vocab_size, "max_position",
-	                           c->max_position, "dtype", dtype_name(c->dtype), "degrees", degrees);
+	                           c->max_position, "dtype", dtype_name(c->dtype), "state_slots", state_slots(plan), "degrees", degrees);
 	if (plan->settings->target && object) json_object_set_new(object, "target", json_string(plan->target.name));
 	return output_json(object, err);
 }
@@ -104,16 +119,17 @@ static enum status family_table(const struct plan *plan, struct buf *out, struct
 	return buf_puts(out, "\n", err);
 }
 
-enum plan_line { LINE_LEGAL, LINE_HEADS, LINE_GDN_HEADS, LINE_GDN_STATE, LINE_WEIGHTS, LINE_KV, LINE_STATE, LINE_SCRATCH, LINE_WORKSPACE, LINE_TOKENS, LINE_COUNT };
+enum plan_line { LINE_LEGAL, LINE_HEADS, LINE_GDN_HEADS, LINE_GDN_STATE, LINE_EXPERTS, LINE_EXPERT, LINE_WEIGHTS, LINE_KV, LINE_STATE, LINE_SLOTS, LINE_SCRATCH, LINE_WORKSPACE, LINE_TOKENS, LINE_COUNT };
 
 static const char *const line_names[LINE_COUNT] = {
-	"legal", "query + KV heads", "GDN K + V heads", "GDN state, a layer", "weights", "KV a token", "state a sequence", "scratch", "workspace", "KV tokens that fit",
+	"legal", "query + KV heads", "GDN K + V heads", "GDN state, a layer", "experts, a token", "width of one", "weights", "KV a token", "state a slot", "state slots", "scratch", "workspace", "KV tokens that fit",
 };
 
 static const char *line_cell(const struct plan *plan, int index, enum plan_line line, char text[32])
 {
 	const struct plan_degree *d = &plan->degree[index];
 	const struct shape_gdn *g = &plan->shapes[index].gdn;
+	const struct shape_moe *m = &plan->shapes[index].moe;
 	char bytes[24];
 	if (line != LINE_LEGAL && !d->legal) return "-";
 	uint64_t value = 0;
@@ -127,6 +143,15 @@ static const char *line_cell(const struct plan *plan, int index, enum plan_line 
 		return text;
 	case LINE_GDN_STATE:
 		snprintf(text, 32, "%d x %d x %d", g->v_heads, g->k_dim, g->v_dim);
+		return text;
+	case LINE_EXPERTS:
+		snprintf(text, 32, "%d, %d%s", m->experts, m->experts_per_token, m->shared_down_k ? " + 1" : "");
+		return text;
+	case LINE_EXPERT:
+		snprintf(text, 32, m->shared_down_k && m->shared_down_k != m->down_k ? "%d; shared %d" : "%d", m->down_k, m->shared_down_k);
+		return text;
+	case LINE_SLOTS:
+		snprintf(text, 32, "%d", state_slots(plan));
 		return text;
 	case LINE_TOKENS:
 		if (d->kv_tokens < 0) return "-";
@@ -149,8 +174,9 @@ static enum status rank_table(const struct plan *plan, struct buf *out, struct e
 	TRY(buf_printf(out, err, "\n%-20s", "one rank"));
 	for (int d = 0; d < plan->count; d++) TRY(buf_printf(out, err, "%*s", CELL, tp_name(&plan->degree[d], text)));
 	for (int line = 0; line < LINE_COUNT; line++) {
-		bool of_gdn = line == LINE_STATE || line == LINE_GDN_HEADS || line == LINE_GDN_STATE;
+		bool of_gdn = line == LINE_STATE || line == LINE_SLOTS || line == LINE_GDN_HEADS || line == LINE_GDN_STATE;
 		if (of_gdn && !plan->config.gdn.k_heads) continue;
+		if ((line == LINE_EXPERTS || line == LINE_EXPERT) && !plan->config.moe.layers) continue;
 		TRY(buf_printf(out, err, "\n%-20s", line_names[line]));
 		for (int d = 0; d < plan->count; d++)
 			TRY(buf_printf(out, err, "%*s", CELL, line_cell(plan, d, (enum plan_line)line, text)));
@@ -173,7 +199,7 @@ static enum status print_table(const struct plan *plan, struct error *err)
 	if (c->cannot_run[0]) TRY_GOTO(buf_printf(&out, err, "planned only: %s\n", c->cannot_run), end);
 	TRY_GOTO(family_table(plan, &out, err), end);
 	TRY_GOTO(rank_table(plan, &out, err), end);
-	if (plan->settings->target) TRY_GOTO(plan_target_table(&plan->target, plan->shapes, plan->count, &out, err), end);
+	if (plan->settings->target) TRY_GOTO(plan_target_table(&plan->target, plan->shapes, plan->count, &plan->settings->classes, &out, err), end);
 	st = output_write(out.data, out.size, err);
 end:
 	buf_fini(&out);
@@ -203,9 +229,13 @@ enum status cmd_plan(const struct settings *settings, struct error *err)
 	if (!plan.degree) return STATUS_NO_MEMORY;
 	enum dtype activation = ops->activation ? ops->activation(plan.config.dtype) : DTYPE_F32;
 	struct plan_options options = {.device_memory = settings->device_memory,
+	                               .state_slots = state_slots(&plan),
 	                               .max_rows = settings->prefill_chunk ? settings->prefill_chunk : ops->prefill_chunk,
 	                               .activation = activation, .kv = activation, .partial = activation};
-	for (int i = 0; i < plan.count; i++) plan_degree(&plan.degree[i], &plan.config, settings->degrees.items[i], &options);
+	for (int i = 0; i < plan.count; i++) {
+		options.embedding_split = shard_embedding(&plan.config, settings->degrees.items[i], settings->embedding, ops->one_memory);
+		plan_degree(&plan.degree[i], &plan.config, settings->degrees.items[i], &options);
+	}
 	enum status st;
 	TRY_GOTO(make_shapes(&plan, err), end);
 	st = settings->json ? print_json(&plan, err) : print_table(&plan, err);

@@ -7,6 +7,7 @@
 
 #include "apps/gguf_text.h"
 #include "apps/measure.h"
+#include "apps/explain.h"
 #include "apps/session.h"
 #include "base/clock.h"
 #include "model/gguf.h"
@@ -212,10 +213,19 @@ static enum status print_json(struct run *run, struct error *err)
 	return st;
 }
 
-static void print_summary(const struct run *run)
+static enum status print_dispatch(const struct run *run, struct error *err)
+{
+	struct buf out = {0};
+	enum status st = explain_text(&run->session, false, &out, err);
+	if (st == STATUS_OK) fputs(out.data, stderr);
+	buf_fini(&out);
+	return st;
+}
+
+static enum status print_summary(const struct run *run, struct error *err)
 {
 	const struct tandem_info *info = &run->session.info;
-	char a[24], b[24], c[24], d[24], e[24], f[24];
+	char a[24], b[24], c[24], d[24], e[24], f[24], g[24];
 	fprintf(stderr, "\n%zu prompt tokens, %zu generated (%s); TTFT %.1f ms, TPOT %.2f ms, %.1f tok/s; loaded in %.0f ms\n", run->prompt.count,
 	        run->tokens.count, finish_name(run->finish), ttft_ms(run), tpot_ms(run), per_second(1, tpot_ms(run)), info->load_ms);
 	fprintf(stderr, "%s (%s), %d rank%s, %d thread%s, lm-head %s, %d collectives a step\n", info->device, info->isa, info->world_size,
@@ -223,10 +233,11 @@ static void print_summary(const struct run *run)
 	for (int r = 0; r < info->world_size; r++) {
 		struct tandem_rank_bytes n;
 		tandem_get_rank_bytes(run->session.engine, r, &n);
-		fprintf(stderr, "rank %d: sharded %s, replicated %s, kv %s, scratch %s, workspace %s, peak %s\n", r,
+		fprintf(stderr, "rank %d: sharded %s, replicated %s, kv %s, state %s, scratch %s, workspace %s, peak %s\n", r,
 		        format_bytes((double)n.sharded, a), format_bytes((double)n.replicated, b), format_bytes((double)n.kv, c),
-		        format_bytes((double)n.scratch, d), format_bytes((double)n.workspace, e), format_bytes((double)n.peak, f));
+		        format_bytes((double)n.state, g), format_bytes((double)n.scratch, d), format_bytes((double)n.workspace, e), format_bytes((double)n.peak, f));
 	}
+	return run->session.explain ? print_dispatch(run, err) : STATUS_OK;
 }
 
 static enum status run_all(struct run *run, struct error *err)
@@ -243,7 +254,7 @@ static enum status run_all(struct run *run, struct error *err)
 	enum status st = generate(run, err);
 	if ((st != STATUS_OK && st != STATUS_CANCELLED) || output_finish()) return st;
 	if (run->settings->json) TRY(print_json(run, err));
-	else print_summary(run);
+	else TRY(print_summary(run, err));
 	return run->finish == TANDEM_CANCELLED ? STATUS_CANCELLED : st;
 }
 

@@ -9,6 +9,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "apps/explain.h"
 #include "apps/gguf_text.h"
 #include "apps/session.h"
 #include "base/mem.h"
@@ -97,7 +98,8 @@ static enum status open_model(struct serve *s, struct error *err)
 	TRY(model_config_load(&config, settings->model, NULL, err));
 	TRY(model_tokenizer(&s->tokenizer, settings->model, &s->session.console, err));
 	TRY(open_template(s, err));
-	struct session_needs needs = {.max_sequences = settings->max_running, .kv_tokens = kv_tokens(settings, config.max_position)};
+	struct session_needs needs = {.max_sequences = settings->max_running, .kv_tokens = kv_tokens(settings, config.max_position),
+	                              .state_snapshots = settings->state_snapshots, .state_every = settings->state_every ? settings->state_every : -1};
 	return session_open(&s->session, settings, &needs, err);
 }
 
@@ -125,6 +127,16 @@ static void say_where(struct serve *s)
 	        s->port, i->world_size, i->world_size == 1 ? "" : "s", i->context, (long long)i->kv_tokens);
 }
 
+static enum status say_dispatch(const struct session *session, struct error *err)
+{
+	struct buf out = {0};
+	TRY(explain_rehearse(session, err));
+	enum status st = explain_text(session, true, &out, err);
+	if (st == STATUS_OK) fputs(out.data, stderr);
+	buf_fini(&out);
+	return st;
+}
+
 static enum status open_server(struct serve *s, struct error *err)
 {
 	const struct settings *settings = s->settings;
@@ -145,6 +157,7 @@ static enum status serve_all(struct serve *s, struct error *err)
 	s->port = settings->port;
 	TRY(server_listen(&s->listen_fd, settings->host, &s->port, err)); /* an address in use is told before the model is read */
 	TRY(open_model(s, err));
+	if (s->session.explain) TRY(say_dispatch(&s->session, err));
 	fill_facts(s);
 	if (pipe2(s->signals, O_NONBLOCK | O_CLOEXEC) != 0) return FAIL(err, IO, "signals: no pipe; raise the limit of open files");
 	TRY(open_server(s, err));

@@ -12,6 +12,7 @@
 #include "tandem.h"
 
 #define BAR_WIDTH 30
+#define STATUS_COLUMNS 78 /* of a terminal that nobody has widened */
 #define BAR_INTERVAL_NS 50000000u
 
 /* A signal handler and the end of main have no argument to get these by. */
@@ -82,6 +83,16 @@ void console_progress(void *context, const char *what, uint64_t done, uint64_t t
 	double part = done < total ? (double)done / (double)total : 1;
 	int filled = (int)(part * BAR_WIDTH);
 	fprintf(stderr, "\r\033[K%.20s [%.*s%*s] %3.0f %%", what, filled, "##############################", BAR_WIDTH - filled, "", part * 100);
+	fflush(stderr);
+}
+
+void console_status(struct console *console, const char *line)
+{
+	uint64_t now = clock_ns();
+	if (!console->terminal || now - console->drawn_ns < BAR_INTERVAL_NS) return;
+	console->drawn_ns = now;
+	console->bar = true;
+	fprintf(stderr, "\r\033[K%.*s", STATUS_COLUMNS, line);
 	fflush(stderr);
 }
 

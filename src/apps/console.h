@@ -30,6 +30,8 @@ struct console {
 void console_init(struct console *console, bool verbose);
 void console_log(void *console, int level, const char *line);
 void console_progress(void *console, const char *what, uint64_t done, uint64_t total);
+/* A line that stands until the next one, on a terminal only. */
+void console_status(struct console *console, const char *line);
 void console_clear(struct console *console); /* takes the bar away */
 /* The same sink as base/log.h wants it. */
 struct log console_sink(struct console *console);

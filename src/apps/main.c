@@ -54,7 +54,7 @@ static enum status command_list(const char *family, struct buf *out, struct erro
 		if (family && !in_family(command, family)) continue;
 		char left[64];
 		snprintf(left, sizeof left, "  %s %s", command->name, command->operand ? command->operand : "");
-		TRY(buf_printf(out, err, "%-24s%s\n", left, command->summary));
+		TRY(buf_printf(out, err, "%-33s%s\n", left, command->summary));
 	}
 	return STATUS_OK;
 }
@@ -135,6 +135,13 @@ end:
 	return st;
 }
 
+static bool is_command(const char *name)
+{
+	for (int i = 0; i < COMMAND_COUNT; i++)
+		if (!strcmp(command_table[i].name, name)) return true;
+	return false;
+}
+
 /* Requests that need no command. *done: answered. */
 static enum status before_command(int argc, char **argv, bool *done, struct error *err)
 {
@@ -143,9 +150,15 @@ static enum status before_command(int argc, char **argv, bool *done, struct erro
 	if (is_help(argv[0])) return help_all(NULL, err);
 	if (!strcmp(argv[0], "--version")) return print_version(err);
 	if (!strcmp(argv[0], "--man") || !strcmp(argv[0], "--completion")) return print_manual(argc, argv, err);
-	if (argc > 1 && is_help(argv[1]) && bits_of(argv[0])) return help_all(argv[0], err);
+	if (argc > 1 && is_help(argv[1]) && bits_of(argv[0]) && !is_command(argv[0])) return help_all(argv[0], err);
 	*done = false;
 	return STATUS_OK;
+}
+
+/* "A.json [B.json]": two. */
+static int most_operands(const struct command *command)
+{
+	return !command->operand ? 0 : strchr(command->operand, ' ') ? 2 : 1;
 }
 
 static enum status run_command(const struct command *command, int argc, char **argv, struct error *err)
@@ -160,12 +173,14 @@ static enum status run_command(const struct command *command, int argc, char **a
 	} else if (settings.version) {
 		st = print_version(err);
 	} else if (command->operand && !operands.count) {
-		st = FAIL(err, USAGE, "%s: %s is missing; give a model folder, as in tandem %s models/demo", command->name, command->operand,
-		          command->name);
-	} else if (operands.count > (command->operand ? 1 : 0)) {
+		bool model = strstr(command->operand, "MODEL") != NULL;
+		st = FAIL(err, USAGE, "%s: %s is missing; give a %s, as in tandem %s %s", command->name, command->operand, model ? "model folder" : "file",
+		          command->name, model ? "models/demo" : "prescreen.json");
+	} else if (operands.count > most_operands(command)) {
 		st = FAIL(err, USAGE, "'%.80s': one argument too many; see tandem %s --help", operands.item[operands.count - 1], command->name);
 	} else {
 		settings.model = operands.item[0];
+		settings.second = operands.count > 1 ? operands.item[1] : NULL;
 		st = command->run(&settings, err);
 	}
 end:

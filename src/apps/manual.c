@@ -25,8 +25,20 @@ static const struct detail {
 	               "of the weight files only, so that it can be asked before anything large is downloaded. With --target it also says which kernels would be "
 	               "legal there for each rank's shapes; the device need not be present.",
 	 "tandem plan MODEL --tp 1,2,4,8 --device-memory 24GiB\ntandem plan MODEL --tp 2,4 --target gfx936"},
+	{COMMAND_PRESCREEN, "Takes the shapes that one rank has at each world size, runs every kernel that the device offers for each of them, and says which are right and "
+	                    "faster than what the dispatch takes by itself. A candidate must be legal, be what was asked for and something else than the baseline, write all of its "
+	                    "output and nothing else, give the same bits each time, and be as close to a double-precision reference as its type allows; only then is it timed, in "
+	                    "pairs with the baseline. Weights are invented: MODEL needs config.json only.\n\n"
+	                    "An interrupt, or the end of --budget, leaves a file that --resume goes on with. Nothing else should run on the machine.",
+	 "tandem prescreen MODEL --tp 1,2,4 --device cuda --out MODEL.h200\ntandem prescreen MODEL --phase decode --families mlp --quick"},
 	{COMMAND_VERIFY, "Runs the same prompts on one rank and on several, and compares logits and greedy tokens. On CPU they must be the same bits.",
 	 "tandem verify MODEL --tp 4"},
+	{COMMAND_PRESCREEN_DIFF, "Reads the results of a prescreen and lists the candidates whose verdict is not the same at every world size: what must not be carried over from "
+	                         "one to another. With two files it compares two runs: which verdicts changed, and what part of them did not.",
+	 "tandem prescreen diff prescreen.json\ntandem prescreen diff monday/prescreen.json tuesday/prescreen.json --json"},
+	{COMMAND_PRESCREEN_REPORT, "Writes whitelist.json, report.md and report.html anew from the results of a prescreen, which may have been run on another machine. Nothing is "
+	                           "measured.",
+	 "tandem prescreen report out/prescreen.json\ntandem prescreen report prescreen.json --out reports --any-order"},
 	{COMMAND_BENCH_STEP, "Times decode steps and prefills against the bytes and the arithmetic that they cannot avoid. Nothing else should run on "
 	                     "the machine.",
 	 "tandem bench step MODEL --random-weights 1 --tp 2 --batch 4"},

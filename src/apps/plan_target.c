@@ -8,23 +8,37 @@
 
 #define CELL_BYTES 48
 
-json_t *plan_target_json(const struct target *target, const struct shapes *shapes, int plan_index)
+/* Family f for m rows. */
+static struct linear_shape shape_of(const struct shapes *shapes, int f, int m)
 {
-	json_t *list = json_array();
-	int f = 0;
-	while (shapes && f < shapes->families && shapes->family[f].plan_index != plan_index) f++;
-	if (!shapes || f == shapes->families) return list;
 	struct linear_shape shape = shapes_linear(shapes, f, 0);
+	shape.m = m;
+	return shape;
+}
+
+static void judge_all(json_t *list, const struct target *target, const struct linear_shape *shape)
+{
 	for (int id = 0; id < KERNEL_COUNT; id++) {
 		const struct kernel_family *kernel = kernel_family((enum kernel_id)id);
 		for (int m = 0; m < kernel->modes; m++) {
 			struct verdict v;
 			char mode[32];
-			kernel_judge(&v, target, (enum kernel_id)id, &kernel->mode[m], &shape);
-			json_array_append_new(list, json_pack("{s:s,s:s,s:s,s:s,s:s}", "kernel", kernel_name((enum kernel_id)id), "mode",
-			                                      kernel_mode_name(&kernel->mode[m], mode), "verdict", verdict_name(v.kind), "rule", v.rule,
+			kernel_judge(&v, target, (enum kernel_id)id, &kernel->mode[m], shape);
+			json_array_append_new(list, json_pack("{s:s,s:s,s:i,s:s,s:s,s:s}", "kernel", kernel_name((enum kernel_id)id), "mode",
+			                                      kernel_mode_name(&kernel->mode[m], mode), "m", shape->m, "verdict", verdict_name(v.kind), "rule", v.rule,
 			                                      "detail", v.detail));
 		}
+	}
+}
+
+json_t *plan_target_json(const struct target *target, const struct shapes *shapes, int plan_index, const struct int_list *rows)
+{
+	json_t *list = json_array();
+	int f = 0;
+	while (shapes && f < shapes->families && shapes->family[f].plan_index != plan_index) f++;
+	for (int i = 0; shapes && f < shapes->families && i < rows->count; i++) {
+		struct linear_shape shape = shape_of(shapes, f, rows->items[i]);
+		judge_all(list, target, &shape);
 	}
 	return list;
 }
@@ -82,57 +96,65 @@ static enum status add_reasons(struct reasons *list, const struct shapes *shapes
 	return STATUS_OK;
 }
 
+/* One table: all families and kernels at all degrees, for m rows. */
+struct table {
+	const struct target *target;
+	const struct shapes *shapes; /* [count] */
+	int count, m;
+	struct reasons *reasons;
+};
+
 /* The cell of one family and kernel at one degree, and its reasons. */
-static enum status judge_cell(char cell[CELL_BYTES], struct reasons *list, const struct target *target, const struct shapes *shapes, int f,
-                              const struct kernel_family *kernel, struct error *err)
+static enum status judge_cell(char cell[CELL_BYTES], const struct table *t, const struct shapes *shapes, int f, const struct kernel_family *kernel,
+                              struct error *err)
 {
-	struct linear_shape shape = shapes_linear(shapes, f, 0);
+	struct linear_shape shape = shape_of(shapes, f, t->m);
 	struct verdict v[KERNEL_MAX_MODES];
 	int kinds[3] = {0};
 	for (int m = 0; m < kernel->modes; m++) {
-		kernel_judge(&v[m], target, kernel->id, &kernel->mode[m], &shape);
+		kernel_judge(&v[m], t->target, kernel->id, &kernel->mode[m], &shape);
 		kinds[v[m].kind]++;
 	}
 	if (kinds[VERDICT_LEGAL] && kinds[VERDICT_LEGAL] < kernel->modes) snprintf(cell, CELL_BYTES, "legal: %d of %d", kinds[VERDICT_LEGAL], kernel->modes);
 	else snprintf(cell, CELL_BYTES, "%s", verdict_name(kinds[VERDICT_LEGAL] ? VERDICT_LEGAL : kinds[VERDICT_ILLEGAL] ? VERDICT_ILLEGAL : VERDICT_UNKNOWN));
-	return add_reasons(list, shapes, f, kernel, v, err);
+	return add_reasons(t->reasons, shapes, f, kernel, v, err);
 }
 
 /* For the guarded form a cell is the branch that the guards reach: there is nothing to choose. */
-static void branch_cell(char cell[CELL_BYTES], const struct target *target, const struct shapes *shapes, int f)
+static void branch_cell(char cell[CELL_BYTES], const struct table *t, const struct shapes *shapes, int f)
 {
 	char why[VERDICT_DETAIL_BYTES];
-	struct linear_shape shape = shapes_linear(shapes, f, 0);
-	enum kernel_id branch = kernel_dispatch(target, &shape, why);
+	struct linear_shape shape = shape_of(shapes, f, t->m);
+	enum kernel_id branch = kernel_dispatch(t->target, &shape, why);
 	snprintf(cell, CELL_BYTES, "%s", branch == KERNEL_COUNT ? "unknown" : kernel_name(branch));
 }
 
-static enum status put_row(struct reasons *list, const struct target *target, const struct shapes *shapes, int count, int f,
-                           const struct kernel_family *kernel, struct buf *out, struct error *err)
+static enum status put_row(const struct table *t, int f, const struct kernel_family *kernel, struct buf *out, struct error *err)
 {
+	const struct shapes *shapes = t->shapes;
 	bool guarded = kernel->id == KERNEL_LLMM1_DISPATCHED;
 	TRY(buf_printf(out, err, "%-20s", guarded ? "vLLM's guards reach" : kernel_name(kernel->id)));
-	for (int d = 0; d < count; d++) {
+	for (int d = 0; d < t->count; d++) {
 		char cell[CELL_BYTES] = "-";
-		if (shapes[d].legal && guarded) branch_cell(cell, target, &shapes[d], f);
-		else if (shapes[d].legal) TRY(judge_cell(cell, list, target, &shapes[d], f, kernel, err));
+		if (shapes[d].legal && guarded) branch_cell(cell, t, &shapes[d], f);
+		else if (shapes[d].legal) TRY(judge_cell(cell, t, &shapes[d], f, kernel, err));
 		TRY(buf_printf(out, err, "%17s", cell));
 	}
 	return buf_puts(out, "\n", err);
 }
 
 /* Kernels that the target has; `linear` is left out: it is legal everywhere. */
-static enum status put_rows(struct reasons *list, const struct target *target, const struct shapes *shapes, int count, struct buf *out, struct error *err)
+static enum status put_rows(const struct table *t, struct buf *out, struct error *err)
 {
 	const struct shapes *any = NULL;
-	for (int d = 0; d < count && !any; d++)
-		if (shapes[d].legal) any = &shapes[d];
+	for (int d = 0; d < t->count && !any; d++)
+		if (t->shapes[d].legal) any = &t->shapes[d];
 	for (int f = 0; any && f < any->families; f++) {
 		bool first = true;
 		for (int id = 0; id < KERNEL_LINEAR; id++) {
-			if (!(target->kernels & 1u << id)) continue;
+			if (!(t->target->kernels & 1u << id)) continue;
 			TRY(buf_printf(out, err, "%-20s", first ? any->family[f].family : ""));
-			TRY(put_row(list, target, shapes, count, f, kernel_family((enum kernel_id)id), out, err));
+			TRY(put_row(t, f, kernel_family((enum kernel_id)id), out, err));
 			first = false;
 		}
 	}
@@ -150,27 +172,35 @@ static enum status put_absent(const struct target *target, struct buf *out, stru
 	return first ? STATUS_OK : buf_puts(out, "\n", err);
 }
 
-enum status plan_target_table(const struct target *target, const struct shapes *shapes, int count, struct buf *out, struct error *err)
+static enum status put_table(const struct table *t, struct buf *out, struct error *err)
 {
-	struct reasons list = {0};
 	char head[64];
 	int cells = 0;
-	enum status st;
-	for (int d = 0; d < count; d++) cells += shapes[d].families;
-	snprintf(head, sizeof head, "on %s, M = 1", target->name);
-	TRY_GOTO(buf_printf(out, err, "\n%-40s", head), end);
-	for (int d = 0; d < count; d++) {
-		snprintf(head, sizeof head, "TP%d", shapes[d].world_size);
-		TRY_GOTO(buf_printf(out, err, "%17s", head), end);
+	for (int d = 0; d < t->count; d++) cells += t->shapes[d].families;
+	snprintf(head, sizeof head, "on %s, M = %d", t->target->name, t->m);
+	TRY(buf_printf(out, err, "\n%-40s", head));
+	for (int d = 0; d < t->count; d++) {
+		snprintf(head, sizeof head, "TP%d", t->shapes[d].world_size);
+		TRY(buf_printf(out, err, "%17s", head));
 	}
-	TRY_GOTO(buf_puts(out, "\n", err), end);
-	TRY_GOTO(put_rows(&list, target, shapes, count, out, err), end);
-	TRY_GOTO(put_absent(target, out, err), end);
-	for (size_t i = 0; i < list.count; i++) {
-		const struct reason *r = &list.item[i];
-		TRY_GOTO(buf_printf(out, err, "%s (%s)\n", r->text, r->count == cells ? "everywhere" : r->places.data), end);
+	TRY(buf_puts(out, "\n", err));
+	TRY(put_rows(t, out, err));
+	TRY(put_absent(t->target, out, err));
+	for (size_t i = 0; i < t->reasons->count; i++) {
+		const struct reason *r = &t->reasons->item[i];
+		TRY(buf_printf(out, err, "%s (%s)\n", r->text, r->count == cells ? "everywhere" : r->places.data));
 	}
-end:
-	reasons_fini(&list);
+	return STATUS_OK;
+}
+
+enum status plan_target_table(const struct target *target, const struct shapes *shapes, int count, const struct int_list *rows, struct buf *out, struct error *err)
+{
+	enum status st = STATUS_OK;
+	for (int i = 0; i < rows->count && st == STATUS_OK; i++) {
+		struct reasons reasons = {0};
+		struct table table = {.target = target, .shapes = shapes, .count = count, .m = rows->items[i], .reasons = &reasons};
+		st = put_table(&table, out, err);
+		reasons_fini(&reasons);
+	}
 	return st;
 }

@@ -3,6 +3,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "apps/explain.h"
 #include "apps/gguf_text.h"
 #include "device/device.h"
 #include "model/config.h"
@@ -16,7 +17,6 @@ enum status session_error(int code, const struct tandem_error *from, struct erro
 
 static enum status check_settings(const struct settings *settings, int world_size, struct error *err)
 {
-	if (settings->whitelist) return FAIL(err, USAGE, "--whitelist: not in this version, it comes with prescreen; leave it out");
 	if (settings->devices.items && settings->devices.count < world_size)
 		return FAIL(err, USAGE, "--devices: %d devices for %d ranks; name one for each rank", settings->devices.count, world_size);
 	return STATUS_OK;
@@ -31,7 +31,7 @@ int session_block_tokens(const struct settings *settings)
 
 enum status session_open(struct session *session, const struct settings *settings, const struct session_needs *needs, struct error *err)
 {
-	*session = (struct session){0};
+	*session = (struct session){.explain = settings->explain_dispatch};
 	int world_size = needs->world_size ? needs->world_size : settings->tp;
 	TRY(check_settings(settings, world_size, err));
 	console_init(&session->console, settings->verbose);
@@ -49,13 +49,18 @@ enum status session_open(struct session *session, const struct settings *setting
 		.max_sequences = sequences,
 		.kv_tokens = needs->kv_tokens ? needs->kv_tokens : sequences > 1 ? sequences * blocks * block : 0,
 		.kv_block_tokens = settings->kv_block,
+		.state_snapshots = needs->state_snapshots,
+		.state_every = needs->state_every,
 		.no_graphs = settings->no_graphs,
 		.lm_head = settings->lm_head,
+		.embedding = settings->embedding,
 		.tp_invariant = settings->tp_invariant,
 		.random_weights = settings->random_weights.given,
 		.random_seed = settings->random_weights.value,
 		.timeout_ms = (uint32_t)settings->timeout_ms,
 		.fault = needs->no_fault ? NULL : settings->fault,
+		.whitelist = settings->whitelist,
+		.explain_dispatch = settings->explain_dispatch,
 		.log = console_log,
 		.progress = console_progress,
 		.context_pointer = &session->console,
@@ -116,8 +121,8 @@ static json_t *rank_bytes(const struct session *session)
 	for (int r = 0; r < session->info.world_size; r++) {
 		struct tandem_rank_bytes b;
 		tandem_get_rank_bytes(session->engine, r, &b);
-		json_array_append_new(ranks, json_pack("{s:I,s:I,s:I,s:I,s:I,s:I,s:I}", "sharded", (json_int_t)b.sharded, "replicated",
-		                                       (json_int_t)b.replicated, "kv", (json_int_t)b.kv, "scratch", (json_int_t)b.scratch,
+		json_array_append_new(ranks, json_pack("{s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I}", "sharded", (json_int_t)b.sharded, "replicated",
+		                                       (json_int_t)b.replicated, "kv", (json_int_t)b.kv, "state", (json_int_t)b.state, "scratch", (json_int_t)b.scratch,
 		                                       "workspace", (json_int_t)b.workspace, "runtime", (json_int_t)b.runtime, "peak", (json_int_t)b.peak));
 	}
 	return ranks;
@@ -126,13 +131,18 @@ static json_t *rank_bytes(const struct session *session)
 enum status session_json(const struct session *session, json_t *object, struct error *err)
 {
 	const struct tandem_info *info = &session->info;
-	json_t *facts = json_pack("{s:i,s:i,s:s,s:s,s:s,s:i,s:i,s:I,s:I,s:I,s:f,s:o}", "world_size", info->world_size, "threads", info->threads,
-	                          "device", info->device, "isa", info->isa, "lm_head", info->lm_head, "context", info->context,
+	json_t *facts = json_pack("{s:i,s:i,s:s,s:s,s:s,s:s,s:i,s:i,s:I,s:I,s:I,s:f,s:o}", "world_size", info->world_size, "threads", info->threads,
+	                          "device", info->device, "isa", info->isa, "lm_head", info->lm_head, "embedding", info->embedding, "context", info->context,
 	                          "collectives_per_step", info->collectives_per_step, "weight_bytes", (json_int_t)info->weight_bytes,
 	                          "checkpoint_bytes_read", (json_int_t)info->checkpoint_bytes_read, "kv_tokens", (json_int_t)info->kv_tokens,
 	                          "load_ms", info->load_ms, "rank_bytes", rank_bytes(session));
 	bool ok = facts && object && json_object_update_missing(object, facts) == 0;
 	json_decref(facts);
+	if (ok && session->explain) {
+		json_t *dispatch;
+		TRY(explain_json(session, &dispatch, err));
+		ok = json_object_set_new(object, "dispatch", dispatch) == 0;
+	}
 	return ok ? STATUS_OK : FAIL(err, NO_MEMORY, "JSON output: no memory; use a machine with more");
 }
 

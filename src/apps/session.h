@@ -13,6 +13,7 @@ struct session {
 	struct tandem *engine;
 	struct tandem_info info;
 	struct console console;
+	bool explain; /* --explain-dispatch */
 };
 
 /* What a command wants that has no option of its own. Zero: as the settings say. */
@@ -21,6 +22,7 @@ struct session_needs {
 	int context;       /* in place of --context */
 	int max_sequences; /* each may fill the context, unless kv_tokens says how much there is */
 	int64_t kv_tokens;
+	int state_snapshots, state_every; /* as in tandem_options */
 	bool no_fault;     /* --fault is for another engine of this command */
 };
 

@@ -10,6 +10,7 @@
 
 struct settings {
 	const char *model; /* the operand MODEL; NULL where the command has none */
+	const char *second; /* the second operand, where one may be given */
 	bool help, version, verbose, json;
 
 	/* prompt */
@@ -32,13 +33,14 @@ struct settings {
 	struct int_list devices;
 	int threads; /* 0: all */
 	const char *isa;
-	const char *lm_head;
+	const char *lm_head, *embedding;
 
 	/* engine; 0 or NULL: its default */
 	int context, prefill_chunk, kv_block, timeout_ms;
 	bool no_graphs, tp_invariant;
 	struct optional_u64 random_weights;
 	const char *fault, *whitelist;
+	bool explain_dispatch;
 
 	const char *out;
 	uint64_t device_memory; /* plan */
@@ -49,7 +51,7 @@ struct settings {
 
 	/* serve */
 	const char *host, *api_key, *served_names, *on_failure, *defaults, *cors_origin;
-	int port, max_running, max_queue, kv_tokens, drain_s, comment_s;
+	int port, max_running, max_queue, kv_tokens, state_snapshots, state_every, drain_s, comment_s;
 	uint64_t max_body;
 
 	/* bench */
@@ -58,6 +60,12 @@ struct settings {
 	struct int_list rows, hidden;
 	const char *dtype, *transport; /* bench collective */
 	int matrix; /* bench peak */
+
+	/* prescreen */
+	struct int_list classes, contexts; /* --rows, --contexts */
+	const char *phase, *families;
+	double budget, keep, reject; /* budget s, 0: none */
+	bool resume, quick, any_order;
 
 	/* bench serve */
 	int requests, concurrency, vocab;
@@ -73,6 +81,9 @@ struct settings {
 	X(TOKENIZE, cmd_tokenize, "tokenize", "MODEL|DIR", "text to token ids and back")                      \
 	X(PLAN, cmd_plan, "plan", "MODEL", "what each rank holds at each world size; reads no weights")       \
 	X(SERVE, cmd_serve, "serve", "MODEL", "answer requests over HTTP: an OpenAI-compatible server")         \
+	X(PRESCREEN, cmd_prescreen, "prescreen", "MODEL", "measure which kernels suit the shapes of a rank")  \
+	X(PRESCREEN_DIFF, cmd_prescreen_diff, "prescreen diff", "A.json [B.json]", "what flips between TP degrees, or between two runs") \
+	X(PRESCREEN_REPORT, cmd_prescreen_report, "prescreen report", "RESULTS.json", "whitelist and reports anew from saved results") \
 	X(VERIFY, cmd_verify, "verify", "MODEL", "compare a world size with one rank on the same prompts")    \
 	X(BENCH_STEP, cmd_bench_step, "bench step", "MODEL", "time of one decode step and of a prefill")      \
 	X(BENCH_SERVE, cmd_bench_serve, "bench serve", "URL|MODEL", "latency and throughput of a server under load") \

@@ -15,6 +15,7 @@
 #include "base/log.h"
 #include "base/status.h"
 #include "device/ops.h"
+#include "device/variant.h"
 
 struct device;
 struct stream;
@@ -26,6 +27,7 @@ struct graph;
 	X(SHARDED, "sharded weights")        \
 	X(REPLICATED, "replicated weights")  \
 	X(KV, "kv cache")                    \
+	X(STATE, "state of sequences")       \
 	X(SCRATCH, "collective scratch")     \
 	X(WORKSPACE, "workspace")            \
 	X(RUNTIME, "runtime and context") /* of a GPU: what its memory holds besides, other processes' included */
@@ -63,6 +65,15 @@ struct stream_options {
 	bool invariant;   /* results must not depend on the world size (CPU: they never do) */
 };
 
+/* What a launch is bounded by; 0: unknown, or there is no such bound. */
+struct device_limits {
+	int wave;              /* lanes that run together; 1 on a CPU */
+	int max_threads;       /* of a block */
+	int64_t shared_bytes;  /* of a block */
+	int compute_units;
+	size_t cache_bytes;    /* of the last level, that weights should not stay in while they are measured */
+};
+
 enum copy_kind { COPY_TO_DEVICE, COPY_TO_HOST, COPY_ON_DEVICE };
 
 struct device_ops {
@@ -78,6 +89,7 @@ struct device_ops {
 	/* What the device runs on, for reports: "avx512", "sm_90", … */
 	const char *(*flavour)(const struct device *device);
 	int (*threads)(const struct device *device); /* host threads that compute; 1 on a GPU */
+	void (*limits)(const struct device *device, struct device_limits *out); /* any thread. NULL: nothing is known */
 
 	/* Zeroed device memory. `what` goes into the message when there is no room. */
 	enum status (*alloc)(struct device *device, size_t bytes, enum mem_tag tag, const char *what, void **out, struct error *err);
@@ -137,6 +149,25 @@ struct device_ops {
 	enum status (*vector_put)(struct stream *stream, float *dst, const void *src, enum dtype dtype, int n, struct error *err);
 
 	size_t (*kv_bytes)(const struct kv_layout *layout);
+	size_t (*moe_scratch_bytes)(const struct device *device, const struct moe_shape *shape); /* NULL where ops.moe is */
+
+	/* Variants of a linear (variant.h); NULL entries: there is one way only. variants: those that this back end's dispatch can be told to take for the key,
+	 * the first of them "default"; returns how many, at most `max`. Being listed does not mean that it is legal, right or fast for the key. */
+	int (*linear_variants)(struct stream *stream, const struct linear_key *key, struct variant *out, int max);
+	/* From now on the stream's linears take these; replaces what was preferred before, count 0: nothing is. The list is copied. BAD_INPUT: a variant
+	 * that this back end does not have. A preference that cannot compute a problem is an error of the op, never another variant in silence. */
+	enum status (*linear_prefer)(struct stream *stream, const struct linear_preference *list, int count, struct error *err);
+	/* What the dispatch took for the last linear or fused op on this stream. */
+	void (*linear_ran)(const struct stream *stream, struct variant *out);
+	/* The same three for attention; a step may have sequences of both kinds, ran tells of the last. */
+	int (*attention_variants)(struct stream *stream, const struct attention_key *key, struct variant *out, int max);
+	enum status (*attention_prefer)(struct stream *stream, const struct attention_preference *list, int count, struct error *err);
+	void (*attention_ran)(const struct stream *stream, struct variant *out);
+	/* The kernels of a recorded graph in order of recording; returns how many there are, of which at most `max` are filled in. NULL: cannot tell. */
+	enum status (*graph_kernels)(struct graph *graph, struct kernel_launch *out, int max, int *count, struct error *err);
+	/* What speeds and variants depend on besides the flavour: "NVIDIA H200, 139.8 GiB, 132 multiprocessors; driver 580.82.07, cuda 13000, runtime 13000,
+	 * cublasLt 130100". Any thread. NULL: nothing. */
+	void (*versions)(const struct device *device, char *text, size_t bytes);
 
 	/* Reads `bytes` (a multiple of 16) of device memory once, for measuring; *sum, device memory, takes what stands for the values read. NULL: none. */
 	enum status (*read_memory)(struct stream *stream, const void *data, size_t bytes, uint32_t *sum, struct error *err);

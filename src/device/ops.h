@@ -53,6 +53,50 @@ struct kv_cache {
 	struct kv_layout layout;
 };
 
+/* State of the gated delta net of one rank, in slots: one slot holds all GDN layers of one sequence at one length. A layer's part is the
+ * last conv_kernel - 1 inputs of its convolution, oldest first, and S of each value head. Slot 0 is the sink of padding rows. */
+struct gdn_layout {
+	int layers, slots;           /* slots: the sink included */
+	int k_heads, v_heads;        /* local; value head h uses key head h / (v_heads / k_heads) */
+	int k_dim, v_dim, conv_kernel;
+	enum dtype dtype;            /* of the convolution's inputs; S is f32 */
+};
+
+struct gdn_cache {
+	void *data; /* device memory, gdn_cache_bytes(layout) */
+	struct gdn_layout layout;
+};
+
+/* Columns of q, k and v together: the channels of the convolution. */
+static inline int gdn_channels(const struct gdn_layout *l)
+{
+	return 2 * l->k_heads * l->k_dim + l->v_heads * l->v_dim;
+}
+#define GDN_ALIGN ((size_t)256)
+/* Bytes of S [v_heads][k_dim][v_dim] of one layer in a slot, and of the inputs [conv_kernel - 1][channels] behind it. */
+static inline size_t gdn_s_bytes(const struct gdn_layout *l)
+{
+	return ((size_t)l->v_heads * (size_t)l->k_dim * (size_t)l->v_dim * sizeof(float) + GDN_ALIGN - 1) / GDN_ALIGN * GDN_ALIGN;
+}
+static inline size_t gdn_inputs_bytes(const struct gdn_layout *l)
+{
+	return ((size_t)(l->conv_kernel - 1) * (size_t)gdn_channels(l) * dtype_bytes(l->dtype) + GDN_ALIGN - 1) / GDN_ALIGN * GDN_ALIGN;
+}
+static inline size_t gdn_slot_bytes(const struct gdn_layout *l)
+{
+	return (size_t)l->layers * (gdn_s_bytes(l) + gdn_inputs_bytes(l));
+}
+static inline size_t gdn_cache_bytes(const struct gdn_layout *l)
+{
+	return (size_t)l->slots * gdn_slot_bytes(l);
+}
+/* Where a layer's part of a slot is: S, and the inputs gdn_s_bytes behind it. */
+static inline void *gdn_state(const struct gdn_cache *cache, int layer, int slot)
+{
+	const struct gdn_layout *l = &cache->layout;
+	return (char *)cache->data + (size_t)slot * gdn_slot_bytes(l) + (size_t)layer * (gdn_s_bytes(l) + gdn_inputs_bytes(l));
+}
+
 /* What the rows of one step are: ragged prefill and decode rows of several sequences, sequence after sequence.
  * Arrays are device memory, written by the engine before the first op of the step. */
 struct step_rows {
@@ -66,8 +110,11 @@ struct step_rows {
 	const int32_t *kv_len;      /* [S] keys that exist once this step's rows are written = last position + 1 */
 	const int32_t *block_table; /* [S][max_blocks] */
 	int max_blocks;
+	const int32_t *state_read;  /* [S] slot of the state before this step's rows, -1: none yet. Models without state: NULL, as the next */
+	const int32_t *state_write; /* [S] slot that takes the state behind them; another one, but for the sink */
 	int max_kv_len;  /* host copy of the largest kv_len, for partitioning; while a graph is recorded: the longest that it may be replayed with */
 	int max_seq_rows; /* host copy of the largest row count of a sequence */
+	int single_seqs; /* host: the first so many sequences have one row each, whatever follows; 0 is always right */
 };
 
 /* Elements [row, row + rows) x [col, col + cols) of a random tensor (model/source.h says what they are), made on the device. */
@@ -78,11 +125,14 @@ struct random_region {
 	enum dtype dtype;
 };
 
-/* out[t] = table[token[t]] widened to f32. */
+/* out[t] = table[token[t] - begin], widened. A replicated out wants a table of all tokens. A partial one is made from the rows that this rank has:
+ * tokens of other ranks, and all slots but the first, are -0.0, which changes no value that it is added to. */
 struct embed_args {
 	const struct linear_weight *table;
-	const int32_t *token; /* [T], each within [0, table->n) (checked by the engine) */
-	struct tensor out;    /* [T,H] replicated */
+	int begin;            /* token of the table's first row; 0 where out is replicated */
+	float scale;          /* the row is multiplied by it; 0: it is not. Back ends without norm_add need not know it */
+	const int32_t *token; /* [T], each a token of the vocabulary (checked by the engine) */
+	struct tensor out;    /* [T,H] replicated or partial */
 };
 
 /* out = x * rsqrt(mean(x^2) + eps) * weight, row by row. */
@@ -143,12 +193,59 @@ struct attention_args {
 	const struct step_rows *rows;
 	float scale;
 	int window;
+	float softcap; /* scores become softcap tanh(score / softcap), behind the scale; 0: they stay. Back ends without norm_add need not know it */
+};
+
+/* The gated delta net from its projections to what out_proj reads. Per sequence and row t:
+ *   (q, k, v) <- silu(causal depthwise convolution of (q, k, v) over the rows, the oldest tap first, the inputs of the state before them)
+ *   q <- q / sqrt(sum q^2 + 1e-6) / sqrt(k_dim), k <- k / sqrt(sum k^2 + 1e-6)                      per key head
+ *   beta = sigmoid(b), decay = exp(-exp(a_log) softplus(a + dt_bias))                              per value head
+ *   S <- decay S;  e = beta (v - S^T k);  S <- S + k e^T;  o = S^T q                               per value head, f32
+ *   out = rms_norm(o) norm silu(z)                                                                 per value head
+ * and the state that results in state_write. On the CPU strictly row by row, so that cuts into chunks do not show. */
+struct gdn_args {
+	struct tensor qkvz; /* [T, q|k|v|z] sharded; overwritten */
+	struct tensor ba;   /* [T, b|a] sharded; overwritten */
+	const float *conv;  /* [conv_kernel][channels] */
+	const float *a_log, *dt_bias; /* [v_heads] */
+	const float *norm;  /* [v_dim] */
+	float eps;
+	const struct gdn_cache *cache;
+	int layer; /* which of the GDN layers */
+	const struct step_rows *rows;
+	struct tensor out; /* [T, v_heads * v_dim] sharded */
+};
+#define GDN_L2_EPS 1e-6f
+#define GDN_MAX_TAPS 64
+
+/* x *= sigmoid(gate). */
+struct gate_args {
+	struct tensor x, gate; /* [T, n] sharded */
 };
 
 /* out = silu(gate) * up, gate = columns [0,I), up = columns [I,2I) of x. */
 struct swiglu_args {
 	struct tensor x;   /* [T, 2I] sharded */
 	struct tensor out; /* [T, I] sharded */
+};
+
+/* out = gelu(gate) * up, gelu(g) = g / 2 (1 + tanh(sqrt(2 / pi) (g + 0.044715 g^3))), columns as swiglu's. */
+struct geglu_args {
+	struct tensor x;   /* [T, 2I] sharded */
+	struct tensor out; /* [T, I] sharded */
+};
+
+/* x += rms_norm(y) * weight, row by row; y is overwritten. */
+struct norm_add_args {
+	struct tensor x, y;  /* [T,H] replicated */
+	const float *weight; /* [H] */
+	float eps;
+};
+
+/* x = cap tanh(x / cap). */
+struct softcap_args {
+	struct tensor x; /* [R, n] */
+	float cap;
 };
 
 /* out = residual + (tree sum of sources + bias), rows [row_begin, row_end) only. residual and bias may be absent (NULL data). The
@@ -209,6 +306,41 @@ struct mlp_in_args {
 	struct tensor out;     /* [T, I] sharded */
 };
 
+/* The experts of a layer on one rank: SwiGLU MLPs whose inner dimension is cut, one behind the other in memory; and the one that takes part for
+ * every row, where there is one. All weights of one plain type. */
+struct moe_weights {
+	int experts;                     /* E */
+	struct linear_weight router;     /* [E, H], whole; with a shared expert [E + 1, H], its gate last */
+	struct linear_weight gate_up;    /* of expert 0: [2I/P, H] gate rows, up rows */
+	struct linear_weight down;       /* of expert 0: [H, I/P] */
+	size_t gate_up_bytes, down_bytes; /* from an expert to the next */
+	struct linear_weight shared_gate_up, shared_down; /* [2Is/P, H], [H, Is/P]; n 0: no shared expert */
+};
+
+/* What the memory for moe's intermediate results depends on: device_ops.moe_scratch_bytes. */
+struct moe_shape {
+	int rows;           /* of the largest call */
+	enum dtype dtype;   /* of activations */
+	int hidden, experts, top_k;
+	int inner, shared_inner; /* local */
+	int leaves;         /* local, of the summation tree */
+};
+
+/* y = sum over the row's top_k experts e, ascending, of p_e E_e(x) + sigmoid(x g) S(x), E and S this rank's part of the experts. p: softmax of the
+ * router's logits over all experts; the largest are chosen, of equal ones the lower index; norm_topk: divided by their sum. As a row-parallel linear:
+ * y partial [spans][T][H] with a split, or accumulated. */
+struct moe_args {
+	struct tensor x; /* [T,H] replicated */
+	const struct moe_weights *weights;
+	int top_k;
+	bool norm_topk;
+	const struct sum_split *split;
+	struct tensor y;
+	bool accumulate; /* y f32 replicated, y +=; only where device_ops.accumulates */
+	void *scratch;   /* device memory, device_ops.moe_scratch_bytes of a shape with at least as many rows; contents do not matter */
+};
+#define MOE_MAX_TOP_K 64
+
 /* The best of each row: the largest value, the smallest index among equals; a row with NaN has index -1. */
 struct best_token {
 	float value;
@@ -267,6 +399,15 @@ static inline size_t sample_scratch_bytes(int rows)
 	X(argmax)            \
 	X(sample)
 
+/* Ops of single families. A back end that lacks one (NULL) cannot run models that need it; loader_check says so. */
+#define OP_FAMILY_LIST(X) \
+	X(gdn)            \
+	X(gate)           \
+	X(moe)            \
+	X(geglu)          \
+	X(norm_add)       \
+	X(softcap)
+
 #define OP_LIST(X) \
 	X(embed)       \
 	X(rms_norm)    \
@@ -282,6 +423,7 @@ static inline size_t sample_scratch_bytes(int rows)
 struct op_table {
 #define X(op) enum status (*op)(struct stream *, const struct op##_args *, struct error *);
 	OP_LIST(X)
+	OP_FAMILY_LIST(X)
 	OP_FUSED_LIST(X) /* NULL: none */
 #undef X
 };

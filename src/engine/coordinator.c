@@ -31,6 +31,7 @@ struct coordinator {
 	uint64_t all_reduces_before; /* of groups that are gone */
 	void *partition;     /* what the device options point to */
 	uint64_t spin_ns;    /* how long it looks for the workers' reports before it sleeps */
+	struct step_clock clock; /* COMMIT */
 	bool stuck;          /* a worker did not come back: its memory must not be touched again */
 };
 
@@ -184,11 +185,12 @@ static uint64_t need_bytes(const struct coordinator_options *o, const struct wor
 	struct step_limits limits = rank_limits(&o->rank);
 	enum dtype activation = w->rank.activation;
 	const struct plan_options options = {.max_rows = limits.max_rows, .max_outputs = limits.max_outputs, .context = o->rank.max_context,
-	                                     .head_on_rank0 = o->rank.head_on_rank0, .activation = activation, .kv = activation,
+	                                     .head_on_rank0 = o->rank.head_on_rank0, .embedding_split = o->rank.embedding_split, .activation = activation, .kv = activation,
 	                                     .partial = w->comm_options.dtype};
 	plan_degree(&plan, &o->model->config, o->world_size, &options);
 	uint64_t kv = (uint64_t)(o->rank.kv.blocks + 1) * (uint64_t)o->rank.kv.block_tokens * plan.kv_per_token;
-	return plan.sharded_bytes + plan.replicated_bytes + plan.scratch_bytes + plan.workspace_bytes + kv;
+	const struct gdn_layout state = rank_gdn_layout(&w->rank);
+	return plan.sharded_bytes + plan.replicated_bytes + plan.scratch_bytes + plan.workspace_bytes + kv + gdn_cache_bytes(&state);
 }
 
 static void fill_worker(struct coordinator *c, int r, const struct device_options *device)
@@ -199,8 +201,13 @@ static void fill_worker(struct coordinator *c, int r, const struct device_option
 	struct rank_shape shape = rank_shape(config, o->world_size);
 	struct step_limits limits = rank_limits(&o->rank);
 	enum dtype activation = o->ops->activation ? o->ops->activation(config->dtype) : DTYPE_F32;
-	int max_n = 2 * shape.inner > shape.qkv_cols ? 2 * shape.inner : shape.qkv_cols;
-	int max_k = config->hidden_size > shape.inner ? config->hidden_size : shape.inner;
+	const int outputs[] = {2 * shape.inner, shape.qkv_cols, shape.qkvz_cols, config->vocab_size};
+	const int inputs[] = {config->hidden_size, shape.inner, shape.q_cols, shape.gdn_v_cols};
+	int max_n = 0, max_k = 0;
+	for (int i = 0; i < 4; i++) {
+		if (outputs[i] > max_n) max_n = outputs[i];
+		if (inputs[i] > max_k) max_k = inputs[i];
+	}
 	w->rank.index = r;
 	w->rank.world_size = o->world_size;
 	w->rank.model = o->model;
@@ -216,8 +223,7 @@ static void fill_worker(struct coordinator *c, int r, const struct device_option
 	w->comm_options = (struct comm_options){.max_rows = limits.max_rows, .cols = config->hidden_size,
 	                                        .dtype = o->rank.invariant ? DTYPE_F32 : activation,
 	                                        .invariant = o->rank.invariant, .tree_leaves = o->model->tree_leaves};
-	w->stream_options = (struct stream_options){.max_rows = limits.max_rows, .max_k = max_k > shape.q_cols ? max_k : shape.q_cols,
-	                                            .max_n = max_n > config->vocab_size ? max_n : config->vocab_size, .max_q_heads = shape.q_heads,
+	w->stream_options = (struct stream_options){.max_rows = limits.max_rows, .max_k = max_k, .max_n = max_n, .max_q_heads = shape.q_heads,
 	                                            .max_head_dim = config->head_dim, .max_context = o->rank.max_context,
 	                                            .max_seqs = limits.max_seqs, .invariant = o->rank.invariant};
 	w->timeout_ms = o->timeout_ms;
@@ -308,9 +314,16 @@ static void settle(struct coordinator *c, const struct step_plan *plan, bool com
 enum status coordinator_step(struct coordinator *c, const struct step_plan *plan, struct error *err)
 {
 	if (group_aborted(c->group)) return group_error(c->group, err);
-	for (int r = 0; r < c->options.world_size; r++) c->workers[r].plan = plan;
+	const uint64_t now = clock_ns();
+	for (int r = 0; r < c->options.world_size; r++) {
+		c->workers[r].plan = plan;
+		step_clock_begin(&c->workers[r].rank.clock, now);
+	}
 	enum status st = command_all(c, WORKER_STEP, err);
+	for (int r = 0; r < c->options.world_size && !c->stuck; r++) step_clock_end(&c->workers[r].rank.clock, TANDEM_REPORT);
+	step_clock_begin(&c->clock, clock_ns());
 	settle(c, plan, st == STATUS_OK);
+	step_clock_end(&c->clock, TANDEM_COMMIT);
 	return st;
 }
 
@@ -415,6 +428,11 @@ bool coordinator_health(const struct coordinator *c, int rank, struct rank_healt
 const struct rank *coordinator_rank(const struct coordinator *c, int rank)
 {
 	return &c->workers[rank].rank;
+}
+
+void coordinator_phases(const struct coordinator *c, int rank, uint64_t ns[TANDEM_PHASES])
+{
+	for (int i = 0; i < TANDEM_PHASES; i++) ns[i] = c->clock.ns[i] + c->workers[rank].rank.clock.ns[i];
 }
 
 int coordinator_threads(const struct coordinator *c)

@@ -66,6 +66,8 @@ struct rank_health {
 /* Any thread, while the coordinator is open. Returns whether the group can run steps. */
 bool coordinator_health(const struct coordinator *coordinator, int rank, struct rank_health *out);
 const struct rank *coordinator_rank(const struct coordinator *coordinator, int rank);
+/* Time of all steps so far in the phases that ranks and coordinator know, the others 0. Between steps. */
+void coordinator_phases(const struct coordinator *coordinator, int rank, uint64_t ns[TANDEM_PHASES]);
 int coordinator_threads(const struct coordinator *coordinator);
 /* All-reduces of rank 0 so far. */
 uint64_t coordinator_all_reduces(const struct coordinator *coordinator);

@@ -8,6 +8,7 @@
 #include "engine/coordinator.h"
 #include "engine/device_sampler.h"
 #include "engine/scheduler.h"
+#include "engine/whitelist.h"
 
 #define LOGIT_ROWS 32 /* rows of one head pass over a prompt */
 
@@ -24,18 +25,21 @@ struct tandem {
 	struct fault_plan fault;
 	struct log log;
 	_Atomic int interrupted;
-	int world_size, context, max_sequences, kv_blocks, block_tokens, max_rows;
+	int world_size, context, max_sequences, kv_blocks, states, state_every, block_tokens, max_rows;
 	uint64_t timeout_ms;
 	uint64_t next_id;
 	uint64_t cache_salt;        /* of this process */
 	bool prefix_cache;
-	bool head_on_rank0;
+	bool head_on_rank0, embedding_split;
 	bool graphs, invariant;
+	struct whitelist whitelist; /* no shapes: none was given */
+	bool explain;               /* dispatch is noted for tandem_explain_dispatch */
 	int max_queue;
 	struct sequence *kept;      /* ended in the last step and scored: their prompt's log-probabilities can still be asked for */
 	uint64_t finished, generated_tokens, aborted_groups, rebuilds;
 	uint64_t generation; /* of the last plan */
 	int collectives_per_step;
+	struct step_clock clock; /* PLAN, APPLY */
 	double load_ms;
 	void (*user_log)(void *, int, const char *);
 	void (*user_progress)(void *, const char *, uint64_t, uint64_t);

@@ -3,6 +3,9 @@
 #include <math.h>
 
 #include "engine/device_sampler.h"
+#include "engine/dispatch.h"
+
+_Static_assert(MODEL_MAX_EXPERTS_PER_TOKEN <= MOE_MAX_TOP_K, "the op takes what the model may ask for");
 
 /* A step of the equation: run the op, unless the group is dead; let the coordinator see that this rank moves. */
 #define RUN(op, ...)                                                          \
@@ -46,6 +49,7 @@ static enum status column_parallel(struct rank *rank, struct tensor x, const str
 	for (int i = 0; i < weight->parts; i++) {
 		int begin = weight->begin[i];
 		RUN(linear, {.x = x, .weight = &weight->part[i], .bias = bias ? bias + begin : NULL, .y = tensor_columns(&y, begin, weight->part[i].n)});
+		dispatch_ran(rank, LINEAR_USE_PLAIN, &weight->part[i], x.rows);
 	}
 	return STATUS_OK;
 }
@@ -54,21 +58,39 @@ static enum status column_parallel(struct rank *rank, struct tensor x, const str
  * decode step of one row took 2.65 ms so and 2.74 ms the other way. */
 #define NORM_BEHIND_SUM_ROWS 17
 
-/* s.x += sum over ranks of in W^T (+ bias): the row-parallel half of a sub-layer and its all-reduce, which may make the next norm as well. */
-static enum status row_parallel(struct rank *rank, struct tensor in, const struct fused_weight *weight, const float *bias, struct hidden *s,
-                                const float *next_norm, struct error *err)
+/* The norms around a sub-layer's sum: of what it adds to the residual stream (NULL: that is added as it is), and the next sub-layer's (NULL: there is
+ * none). */
+struct norms {
+	const float *behind, *next;
+};
+
+static struct tensor added_rows(const struct rank *rank, const struct hidden *s)
 {
-	struct tensor partial;
+	return tensor_view(rank->buffers.y, DTYPE_F32, TENSOR_REPLICATED, s->x.rows, s->x.cols);
+}
+
+/* s.x += rms_norm(y) */
+static enum status add_normed(struct rank *rank, struct hidden *s, struct tensor y, const float *weight, struct error *err)
+{
 	s->normed = false;
-	if (rank->adds) {
-		RUN(linear, {.x = in, .weight = &weight->part[0], .bias = bias, .y = s->x, .accumulate = true});
-		return STATUS_OK;
-	}
-	TRY(COMM(rank->comm, partial, s->x.rows, &partial, err));
-	if (s->carries && next_norm) TRY(COMM(rank->comm, carry, rank->stream, &partial, bias, &s->sum, err));
-	RUN(linear, {.x = in, .weight = &weight->part[0], .split = &rank->comm->split, .y = partial, .send = s->sum});
-	if (s->sum) return STATUS_OK;
+	RUN(norm_add, {.x = s->x, .y = y, .weight = weight, .eps = rank->model->config.rms_eps});
+	return STATUS_OK;
+}
+
+/* y = sum over ranks of `partial` + bias, s.x += its norm. */
+static enum status reduce_normed(struct rank *rank, struct tensor partial, const float *bias, struct hidden *s, const float *weight, struct error *err)
+{
+	struct tensor y = added_rows(rank, s);
+	TRY(COMM(rank->comm, all_reduce, rank->stream, &((struct all_reduce_args){.partial = partial, .x = y, .bias = bias}), err));
+	TRY(rank_mark(rank, "all_reduce", err));
+	return add_normed(rank, s, y, weight, err);
+}
+
+/* s.x += sum over ranks of `partial` + bias; the all-reduce may make the next norm as well. */
+static enum status reduce(struct rank *rank, struct tensor partial, const float *bias, struct hidden *s, const float *next_norm, struct error *err)
+{
 	struct all_reduce_args sum = {.partial = partial, .x = s->x, .add_residual = true, .bias = bias};
+	s->normed = false;
 	if (next_norm && rank->comm->vt->norms && s->x.rows >= NORM_BEHIND_SUM_ROWS) {
 		sum.norm_weight = next_norm;
 		sum.norm_eps = rank->model->config.rms_eps;
@@ -80,8 +102,80 @@ static enum status row_parallel(struct rank *rank, struct tensor in, const struc
 	return rank_moves(rank, err);
 }
 
+/* s.x += sum over ranks of in W^T (+ bias): the row-parallel half of a sub-layer and its all-reduce. */
+static enum status row_parallel(struct rank *rank, struct tensor in, const struct fused_weight *weight, const float *bias, struct hidden *s,
+                                struct norms norms, struct error *err)
+{
+	struct tensor partial;
+	s->normed = false;
+	if (rank->adds && norms.behind) {
+		RUN(linear, {.x = in, .weight = &weight->part[0], .bias = bias, .y = added_rows(rank, s)});
+		return add_normed(rank, s, added_rows(rank, s), norms.behind, err);
+	}
+	if (rank->adds) {
+		RUN(linear, {.x = in, .weight = &weight->part[0], .bias = bias, .y = s->x, .accumulate = true});
+		dispatch_ran(rank, LINEAR_USE_ACCUMULATE, &weight->part[0], in.rows);
+		return STATUS_OK;
+	}
+	TRY(COMM(rank->comm, partial, s->x.rows, &partial, err));
+	if (s->carries && norms.next) TRY(COMM(rank->comm, carry, rank->stream, &partial, bias, &s->sum, err));
+	RUN(linear, {.x = in, .weight = &weight->part[0], .split = &rank->comm->split, .y = partial, .send = s->sum});
+	dispatch_ran(rank, LINEAR_USE_PARTIAL, &weight->part[0], in.rows);
+	if (s->sum) return STATUS_OK;
+	if (norms.behind) return reduce_normed(rank, partial, bias, s, norms.behind, err);
+	return reduce(rank, partial, bias, s, norms.next, err);
+}
+
+/* sqrt(H), in bf16 where the activations are, as the models' own code has it; 0: rows stay as they are. */
+static float embedding_scale(const struct rank *rank)
+{
+	const struct model_config *c = &rank->model->config;
+	float scale = c->scaled_embedding ? (float)sqrt((double)c->hidden_size) : 0;
+	return rank->activation == DTYPE_BF16 ? bf16_to_f32(bf16_from_f32(scale)) : scale;
+}
+
+/* s.x = the tokens' rows of the embedding. Of a split one each rank adds those that it has: a sum with one term, which is exact. */
+static enum status embedding(struct rank *rank, struct hidden *s, struct error *err)
+{
+	const struct rank_weights *w = &rank->weights;
+	struct tensor partial;
+	if (!rank->options.embedding_split) {
+		RUN(embed, {.table = &w->embed, .token = rank->rows.token, .scale = embedding_scale(rank), .out = s->x});
+		return STATUS_OK;
+	}
+	TRY(COMM(rank->comm, partial, s->x.rows, &partial, err));
+	RUN(embed, {.table = &w->embed, .begin = w->embed_begin, .token = rank->rows.token, .scale = embedding_scale(rank), .out = partial});
+	TRY(COMM(rank->comm, all_reduce, rank->stream, &((struct all_reduce_args){.partial = partial, .x = s->x}), err));
+	TRY(rank_mark(rank, "all_reduce", err));
+	return rank_moves(rank, err);
+}
+
+/* Whether one op goes from the residual stream into the sub-layer. */
+static bool enters_attention_fused(const struct rank *rank, int layer)
+{
+	const struct model_config *c = &rank->model->config;
+	return FUSED(attention_in, &rank->weights.layers[layer].qkv) && !c->attn_output_gate && !c->two_ropes;
+}
+static bool enters_mlp_fused(const struct rank *rank, int layer)
+{
+	return FUSED(mlp_in, &rank->weights.layers[layer].gate_up) && !rank->model->config.gelu;
+}
+
+/* Whether sums over ranks are carried in this step: an op that makes the norm must stand behind each, to receive it. */
+static bool carries_sums(const struct rank *rank, int rows)
+{
+	const struct model_config *c = &rank->model->config;
+	if (rank->adds || rows > rank->comm->carried_rows || rows > rank_limits(&rank->options).max_outputs) return false;
+	for (int layer = 0; layer < c->layers; layer++) {
+		const struct layer_weights *w = &rank->weights.layers[layer];
+		if (c->layer_kind[layer] == LAYER_GDN || c->moe.sparse[layer] || w->mixed_norm || w->mlp_norm) return false;
+		if (!enters_attention_fused(rank, layer) || !enters_mlp_fused(rank, layer)) return false;
+	}
+	return true;
+}
+
 /* From the residual stream to queries (first columns of qkv) and cache. */
-static enum status attention_in(struct rank *rank, int layer, struct hidden *s, struct tensor qkv, struct error *err)
+static enum status attention_in(struct rank *rank, int layer, int nth, struct hidden *s, struct tensor qkv, struct error *err)
 {
 	const struct model_config *c = &rank->model->config;
 	const struct layer_weights *w = &rank->weights.layers[layer];
@@ -90,11 +184,14 @@ static enum status attention_in(struct rank *rank, int layer, struct hidden *s, 
 	struct tensor k = tensor_columns(&qkv, shape.q_cols, shape.kv_cols);
 	struct tensor v = tensor_columns(&qkv, shape.q_cols + shape.kv_cols, shape.kv_cols);
 
-	if (FUSED(attention_in, &w->qkv)) {
+	const float *cos_sin = c->two_ropes && c->layer_kind[layer] == LAYER_SLIDING ? rank->buffers.cos_sin_local : rank->rows.cos_sin;
+
+	if (enters_attention_fused(rank, layer)) {
 		RUN(attention_in, {.in = norm_of(rank, s, w->input_norm),
 		                   .weight = &w->qkv.part[0], .bias = w->qkv_bias, .q_norm = w->q_norm, .k_norm = w->k_norm, .q_heads = shape.q_heads,
 		                   .kv_heads = shape.kv_heads, .head_dim = c->head_dim, .rotary_dim = c->rotary_dim, .rows = &rank->rows,
-		                   .cache = &rank->cache, .layer = layer, .qkv = qkv});
+		                   .cache = &rank->cache, .layer = nth, .qkv = qkv});
+		dispatch_ran(rank, LINEAR_USE_ATTENTION_IN, &w->qkv.part[0], s->x.rows);
 		return STATUS_OK;
 	}
 	TRY(norm(rank, s, w->input_norm, err));
@@ -103,26 +200,47 @@ static enum status attention_in(struct rank *rank, int layer, struct hidden *s, 
 		RUN(head_norm, {.x = q, .heads = shape.q_heads, .head_dim = c->head_dim, .weight = w->q_norm, .eps = c->rms_eps});
 		RUN(head_norm, {.x = k, .heads = shape.kv_heads, .head_dim = c->head_dim, .weight = w->k_norm, .eps = c->rms_eps});
 	}
-	RUN(rope, {.x = q, .heads = shape.q_heads, .head_dim = c->head_dim, .rotary_dim = c->rotary_dim, .cos_sin = rank->rows.cos_sin});
-	RUN(rope, {.x = k, .heads = shape.kv_heads, .head_dim = c->head_dim, .rotary_dim = c->rotary_dim, .cos_sin = rank->rows.cos_sin});
-	RUN(kv_write, {.k = k, .v = v, .cache = &rank->cache, .layer = layer, .kv_slot = rank->rows.kv_slot});
+	RUN(rope, {.x = q, .heads = shape.q_heads, .head_dim = c->head_dim, .rotary_dim = c->rotary_dim, .cos_sin = cos_sin});
+	RUN(rope, {.x = k, .heads = shape.kv_heads, .head_dim = c->head_dim, .rotary_dim = c->rotary_dim, .cos_sin = cos_sin});
+	RUN(kv_write, {.k = k, .v = v, .cache = &rank->cache, .layer = nth, .kv_slot = rank->rows.kv_slot});
 	return STATUS_OK;
 }
 
-static enum status attention_block(struct rank *rank, int layer, struct hidden *s, struct error *err)
+/* nth: of the layers with attention, whose cache it is. */
+static enum status attention_block(struct rank *rank, int layer, int nth, struct hidden *s, struct error *err)
 {
 	const struct model_config *c = &rank->model->config;
 	const struct layer_weights *w = &rank->weights.layers[layer];
 	struct rank_shape shape = rank_shape(c, rank->world_size);
 	int rows = s->x.rows;
-	struct tensor qkv = tensor_view(rank->buffers.qkv, rank->activation, TENSOR_SHARDED, rows, shape.qkv_cols); /* [T, q|k|v] */
+	struct tensor qkv = tensor_view(rank->buffers.qkv, rank->activation, TENSOR_SHARDED, rows, shape.qkv_cols); /* [T, q|k|v|gate] */
 	struct tensor attn = tensor_view(rank->buffers.attn, rank->activation, TENSOR_SHARDED, rows, shape.q_cols);
 
-	TRY(attention_in(rank, layer, s, qkv, err));
-	RUN(attention, {.q = tensor_columns(&qkv, 0, shape.q_cols), .out = attn, .q_heads = shape.q_heads, .cache = &rank->cache, .layer = layer,
-	                .rows = &rank->rows, .scale = 1.0f / sqrtf((float)c->head_dim),
+	TRY(attention_in(rank, layer, nth, s, qkv, err));
+	RUN(attention, {.q = tensor_columns(&qkv, 0, shape.q_cols), .out = attn, .q_heads = shape.q_heads, .cache = &rank->cache, .layer = nth,
+	                .rows = &rank->rows, .scale = c->query_scale, .softcap = c->attn_softcap,
 	                .window = c->layer_kind[layer] == LAYER_SLIDING ? c->sliding_window : 0});
-	return row_parallel(rank, attn, &w->o, w->o_bias, s, w->post_norm, err);
+	if (c->attn_output_gate) RUN(gate, {.x = attn, .gate = tensor_columns(&qkv, shape.q_cols + 2 * shape.kv_cols, shape.q_cols)});
+	return row_parallel(rank, attn, &w->o, w->o_bias, s, (struct norms){w->mixed_norm, w->post_norm}, err);
+}
+
+/* nth: of the layers with a gated delta net. */
+static enum status gdn_block(struct rank *rank, int layer, int nth, struct hidden *s, struct error *err)
+{
+	const struct model_config *c = &rank->model->config;
+	const struct layer_weights *w = &rank->weights.layers[layer];
+	struct rank_shape shape = rank_shape(c, rank->world_size);
+	int rows = s->x.rows;
+	struct tensor qkvz = tensor_view(rank->buffers.qkv, rank->activation, TENSOR_SHARDED, rows, shape.qkvz_cols); /* [T, q|k|v|z] */
+	struct tensor ba = tensor_view(rank->buffers.ba, rank->activation, TENSOR_SHARDED, rows, 2 * shape.gdn_v_heads);
+	struct tensor out = tensor_view(rank->buffers.attn, rank->activation, TENSOR_SHARDED, rows, shape.gdn_v_cols);
+
+	TRY(norm(rank, s, w->input_norm, err));
+	TRY(column_parallel(rank, s->h, &w->gdn.qkvz, NULL, qkvz, err));
+	TRY(column_parallel(rank, s->h, &w->gdn.ba, NULL, ba, err));
+	RUN(gdn, {.qkvz = qkvz, .ba = ba, .conv = w->gdn.conv, .a_log = w->gdn.a_log, .dt_bias = w->gdn.dt_bias, .norm = w->gdn.norm,
+	          .eps = c->rms_eps, .cache = &rank->state, .layer = nth, .rows = &rank->rows, .out = out});
+	return row_parallel(rank, out, &w->gdn.out, NULL, s, (struct norms){w->mixed_norm, w->post_norm}, err);
 }
 
 static enum status mlp_block(struct rank *rank, int layer, struct hidden *s, struct error *err)
@@ -133,25 +251,36 @@ static enum status mlp_block(struct rank *rank, int layer, struct hidden *s, str
 	struct tensor gate_up = tensor_view(rank->buffers.gate_up, rank->activation, TENSOR_SHARDED, rows, 2 * inner); /* [T, gate|up] */
 	struct tensor act = tensor_view(rank->buffers.act, rank->activation, TENSOR_SHARDED, rows, inner);
 
-	if (FUSED(mlp_in, &w->gate_up)) {
+	if (enters_mlp_fused(rank, layer)) {
 		RUN(mlp_in, {.in = norm_of(rank, s, w->post_norm),
 		             .weight = &w->gate_up.part[0], .bias = w->gate_up_bias, .gate_up = gate_up, .out = act});
+		dispatch_ran(rank, LINEAR_USE_MLP_IN, &w->gate_up.part[0], rows);
 	} else {
 		TRY(norm(rank, s, w->post_norm, err));
 		TRY(column_parallel(rank, s->h, &w->gate_up, w->gate_up_bias, gate_up, err));
-		RUN(swiglu, {.x = gate_up, .out = act});
+		if (c->gelu) RUN(geglu, {.x = gate_up, .out = act});
+		else RUN(swiglu, {.x = gate_up, .out = act});
 	}
-	return row_parallel(rank, act, &w->down, w->down_bias, s, layer + 1 < c->layers ? w[1].input_norm : NULL, err);
+	return row_parallel(rank, act, &w->down, w->down_bias, s, (struct norms){w->mlp_norm, layer + 1 < c->layers ? w[1].input_norm : NULL}, err);
 }
 
-/* Both ops that read norms must be the back end's own: they receive. */
-static bool carries_sums(const struct rank *rank, int rows)
+/* s.x += sum over ranks of the experts' parts. */
+static enum status moe_block(struct rank *rank, int layer, struct hidden *s, struct error *err)
 {
-	const struct op_table *ops = &rank->stream->vt->ops;
-	if (rank->adds || rows > rank->comm->carried_rows || rows > rank_limits(&rank->options).max_outputs || !ops->attention_in || !ops->mlp_in) return false;
-	for (int layer = 0; layer < rank->model->config.layers; layer++)
-		if (rank->weights.layers[layer].qkv.parts > 1 || rank->weights.layers[layer].gate_up.parts > 1) return false;
-	return true;
+	const struct model_config *c = &rank->model->config;
+	const struct layer_weights *w = &rank->weights.layers[layer];
+	struct tensor partial;
+	TRY(norm(rank, s, w->post_norm, err));
+	if (rank->adds) {
+		RUN(moe, {.x = s->h, .weights = &w->moe.op, .top_k = c->moe.experts_per_token, .norm_topk = c->moe.norm_topk, .y = s->x, .accumulate = true,
+		          .scratch = rank->buffers.moe});
+		s->normed = false;
+		return STATUS_OK;
+	}
+	TRY(COMM(rank->comm, partial, s->x.rows, &partial, err));
+	RUN(moe, {.x = s->h, .weights = &w->moe.op, .top_k = c->moe.experts_per_token, .norm_topk = c->moe.norm_topk, .split = &rank->comm->split,
+	          .y = partial, .scratch = rank->buffers.moe});
+	return reduce(rank, partial, NULL, s, layer + 1 < c->layers ? w[1].input_norm : NULL, err);
 }
 
 enum status forward_layers(struct rank *rank, struct error *err)
@@ -167,10 +296,17 @@ enum status forward_layers(struct rank *rank, struct error *err)
 	struct tensor all_angles = tensor_view(rank->buffers.rope, DTYPE_F32, TENSOR_REPLICATED, rank->options.max_context, c->rotary_dim);
 
 	RUN(gather_rows, {.x = all_angles, .row = rank->rows.position, .out = angles});
-	RUN(embed, {.table = &rank->weights.embed, .token = rank->rows.token, .out = s.x});
-	for (int layer = 0; layer < c->layers; layer++) {
-		TRY(attention_block(rank, layer, &s, err));
-		TRY(mlp_block(rank, layer, &s, err));
+	if (c->two_ropes) {
+		angles.data = rank->buffers.cos_sin_local;
+		all_angles.data = rank->buffers.rope_local;
+		RUN(gather_rows, {.x = all_angles, .row = rank->rows.position, .out = angles});
+	}
+	TRY(embedding(rank, &s, err));
+	for (int layer = 0, attention = 0, gdn = 0; layer < c->layers; layer++) {
+		if (c->layer_kind[layer] == LAYER_GDN) TRY(gdn_block(rank, layer, gdn++, &s, err));
+		else TRY(attention_block(rank, layer, attention++, &s, err));
+		if (c->moe.sparse[layer]) TRY(moe_block(rank, layer, &s, err));
+		else TRY(mlp_block(rank, layer, &s, err));
 	}
 	return STATUS_OK;
 }
@@ -206,6 +342,8 @@ enum status forward_head(struct rank *rank, int outputs, enum step_result result
 		else RUN(gather_rows, {.x = x, .row = rank->output_row, .out = last});
 		RUN(rms_norm, {.x = last, .weight = w->final_norm, .eps = c->rms_eps, .out = h});
 		RUN(linear, {.x = h, .weight = &w->head, .y = logits});
+		dispatch_ran(rank, LINEAR_USE_PLAIN, &w->head, outputs);
+		if (c->final_softcap > 0) RUN(softcap, {.x = logits, .cap = c->final_softcap});
 		if (result == RESULT_BEST) RUN(argmax, {.logits = logits, .begin = w->head_begin, .out = rank->best});
 	}
 	if (!outputs || result == RESULT_BEST || !rank_gathers_logits(rank)) return STATUS_OK;

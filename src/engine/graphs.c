@@ -1,6 +1,7 @@
 #include "engine/graphs.h"
 
 #include "base/clock.h"
+#include "engine/dispatch.h"
 #include "engine/forward.h"
 
 static bool can_record(const struct rank *rank)
@@ -43,10 +44,10 @@ static enum status record(struct rank *rank, int rows, enum step_result result, 
 	return st == STATUS_OK ? ended : st;
 }
 
-/* Runs a step of padding rows, so that every kernel is loaded, then records the same. */
+/* Runs a step of padding rows, so that every kernel is loaded, then records the same. The ranks meet before and after: making a recorded graph takes device
+ * memory, and the runtime may want a quiet device for that, so no kernel of a peer may spin meanwhile for one that this rank has yet to launch. */
 static enum status prepare(struct rank *rank, int index, struct error *err)
 {
-	const struct device_ops *vt = rank->device->vt;
 	int32_t zero = 0;
 	const struct step_plan nothing = {.token = &zero, .position = &zero, .row_start = &zero, .kv_len = &zero, .output_row = &zero};
 	const int rows = step_bucket_rows(index);
@@ -55,8 +56,10 @@ static enum status prepare(struct rank *rank, int index, struct error *err)
 		struct recorded_step *step = &rank->recorded[index][result];
 		if (!gives(rank, rows, (enum step_result)result)) continue;
 		TRY(forward(rank, rows, (enum step_result)result, err));
-		TRY(vt->stream_sync(rank->stream, group_deadline(rank->group), group_abort_flag(rank->group), err));
+		TRY(comm_sync(rank->comm, rank->stream, err));
+		TRY(rank->comm->vt->barrier(rank->comm, err));
 		TRY(record(rank, rows, (enum step_result)result, step, err));
+		TRY(rank->comm->vt->barrier(rank->comm, err));
 	}
 	return STATUS_OK;
 }
@@ -65,7 +68,9 @@ enum status graphs_record(struct rank *rank, struct error *err)
 {
 	int last = step_bucket(rank->options.limits.max_seqs);
 	if (!can_record(rank) || last == STEP_BUCKETS) return STATUS_OK;
+	if (rank->notes) rank->notes->rehearsal = true;
 	for (int i = last; i >= 0; i--) TRY(prepare(rank, i, err));
+	if (rank->notes) rank->notes->rehearsal = false;
 	return STATUS_OK;
 }
 
@@ -90,6 +95,7 @@ enum status graphs_replay(struct rank *rank, int bucket, enum step_result result
 	const struct recorded_step *step = &rank->recorded[step_bucket(bucket)][result];
 	TRY(rank_moves(rank, err));
 	TRY(rank->device->vt->graph_launch(step->graph, rank->stream, err));
+	dispatch_replayed(rank, bucket);
 	if (rank->comm->vt->replayed) rank->comm->vt->replayed(rank->comm, step->collectives, step->all_reduces);
 	return STATUS_OK;
 }

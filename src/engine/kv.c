@@ -5,11 +5,15 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "engine/kv_states.h"
 
 struct kv_seq {
 	int length;   /* committed tokens */
 	int reserved; /* tokens of the open reservation */
 	int blocks;   /* held, reservation included */
+	int32_t read;  /* state slot of the committed length; 0: none yet */
+	int32_t write; /* state slot of the open reservation; 0: none */
+	int32_t rolled; /* held block whose snapshot rolls with this sequence; 0: none */
 };
 
 struct kv_block {
@@ -18,6 +22,7 @@ struct kv_block {
 	int32_t bucket_next; /* 0: last */
 	int32_t older, newer; /* ring of idle blocks through block 0 */
 	int32_t refs;
+	int32_t state;       /* slot of the snapshot at the end of a cached block; 0: none */
 	bool cached;
 };
 
@@ -30,6 +35,7 @@ struct kv_pool {
 	int32_t *buckets;        /* [bucket_mask + 1] first cached block, 0: none */
 	uint64_t bucket_mask;
 	uint64_t evictions;
+	struct kv_states states;
 	struct kv_seq *seqs;
 	int32_t *tables; /* [max_seqs][max_blocks] */
 };
@@ -51,19 +57,6 @@ static int32_t *contents_of(const struct kv_pool *pool, int32_t block)
 
 /* --- life ------------------------------------------------------------------------------------------------------------------- */
 
-static void fill_free_list(struct kv_pool *pool)
-{
-	int n = pool->options.blocks;
-	for (int i = 0; i < n; i++) pool->free_list[i] = n - i; /* block 1 on top; block 0 is the sink */
-	for (int i = n - 1; pool->options.shuffle && i > 0; i--) {
-		int j = (int)(rng_u64(pool->options.shuffle, 0, (uint64_t)i) % (uint64_t)(i + 1));
-		int32_t swap = pool->free_list[i];
-		pool->free_list[i] = pool->free_list[j];
-		pool->free_list[j] = swap;
-	}
-	pool->free_count = n;
-}
-
 static enum status alloc_arrays(struct kv_pool *pool, struct error *err)
 {
 	const struct kv_options *o = &pool->options;
@@ -76,6 +69,7 @@ static enum status alloc_arrays(struct kv_pool *pool, struct error *err)
 	pool->buckets = mem_zalloc(buckets, sizeof *pool->buckets, "kv prefix cache", err);
 	pool->seqs = mem_zalloc((size_t)o->max_seqs, sizeof *pool->seqs, "kv sequences", err);
 	pool->tables = mem_zalloc((size_t)o->max_seqs * (size_t)o->max_blocks, sizeof *pool->tables, "kv block tables", err);
+	TRY(kv_states_init(&pool->states, o->states, o->shuffle, err));
 	bool all = pool->free_list && pool->blocks && pool->contents && pool->buckets && pool->seqs && pool->tables;
 	return all ? STATUS_OK : STATUS_NO_MEMORY;
 }
@@ -83,9 +77,9 @@ static enum status alloc_arrays(struct kv_pool *pool, struct error *err)
 enum status kv_create(struct kv_pool **out, const struct kv_options *options, struct error *err)
 {
 	*out = NULL;
-	if (options->blocks < 1 || options->block_tokens < 1 || options->max_seqs < 1 || options->max_blocks < 1)
-		return FAIL(err, BAD_INPUT, "kv pool: %d blocks of %d tokens for %d sequences of %d blocks; all must be positive", options->blocks,
-		            options->block_tokens, options->max_seqs, options->max_blocks);
+	if (options->blocks < 1 || options->block_tokens < 1 || options->max_seqs < 1 || options->max_blocks < 1 || options->states < 0)
+		return FAIL(err, BAD_INPUT, "kv pool: %d blocks of %d tokens and %d state slots for %d sequences of %d blocks; all must be positive",
+		            options->blocks, options->block_tokens, options->states, options->max_seqs, options->max_blocks);
 	struct kv_pool *pool = mem_zalloc(1, sizeof *pool, "kv pool", err);
 	if (!pool) return STATUS_NO_MEMORY;
 	pool->options = *options;
@@ -94,7 +88,8 @@ enum status kv_create(struct kv_pool **out, const struct kv_options *options, st
 		kv_destroy(&pool);
 		return st;
 	}
-	fill_free_list(pool);
+	kv_fill_stack(pool->free_list, options->blocks, options->shuffle);
+	pool->free_count = options->blocks;
 	*out = pool;
 	return STATUS_OK;
 }
@@ -106,6 +101,7 @@ void kv_destroy(struct kv_pool **pool)
 	free((*pool)->blocks);
 	free((*pool)->contents);
 	free((*pool)->buckets);
+	kv_states_fini(&(*pool)->states);
 	free((*pool)->seqs);
 	free((*pool)->tables);
 	free(*pool);
@@ -118,7 +114,9 @@ void kv_reset(struct kv_pool *pool)
 	memset(pool->buckets, 0, ((size_t)pool->bucket_mask + 1) * sizeof *pool->buckets);
 	memset(pool->seqs, 0, (size_t)pool->options.max_seqs * sizeof *pool->seqs);
 	pool->idle_count = 0;
-	fill_free_list(pool);
+	kv_fill_stack(pool->free_list, pool->options.blocks, pool->options.shuffle);
+	pool->free_count = pool->options.blocks;
+	kv_states_reset(&pool->states);
 }
 
 /* --- the index -------------------------------------------------------------------------------------------------------------- */
@@ -152,12 +150,20 @@ static void index_block(struct kv_pool *pool, int32_t b, const struct kv_text *t
 	memcpy(contents_of(pool, b), text->tokens + (size_t)i * n, n * sizeof(int32_t));
 }
 
+/* A block without a snapshot: nothing. */
+static void drop_snapshot(struct kv_pool *pool, int32_t b)
+{
+	if (pool->blocks[b].state) kv_states_forget(&pool->states, pool->blocks[b].state);
+	pool->blocks[b].state = 0;
+}
+
 static void unindex_block(struct kv_pool *pool, int32_t b)
 {
 	int32_t *link = bucket_of(pool, pool->blocks[b].hash);
 	while (*link != b) link = &pool->blocks[*link].bucket_next;
 	*link = pool->blocks[b].bucket_next;
 	pool->blocks[b].cached = false;
+	drop_snapshot(pool, b);
 }
 
 /* --- holding and letting go ------------------------------------------------------------------------------------------------- */
@@ -223,7 +229,14 @@ enum status kv_reserve(struct kv_pool *pool, int seq, int tokens, struct error *
 		            tokens, pool->options.max_blocks * pool->options.block_tokens);
 	if (need > kv_free_blocks(pool))
 		return FAIL(err, NO_ROOM, "kv: %d blocks wanted, %d free; wait for other requests or raise the KV size", need, kv_free_blocks(pool));
+	if (pool->options.states && !kv_free_states(pool))
+		return FAIL(err, NO_ROOM, "kv: all %d state slots are in use; wait for other requests or run fewer at once", pool->options.states);
 	for (int i = 0; i < need; i++) table_of(pool, seq)[s->blocks++] = hand_out(pool);
+	if (pool->options.states) {
+		int32_t block;
+		s->write = kv_states_take(&pool->states, &block);
+		pool->blocks[block].state = 0;
+	}
 	s->reserved = tokens;
 	return STATUS_OK;
 }
@@ -249,6 +262,11 @@ void kv_commit(struct kv_pool *pool, int seq, const struct kv_text *text)
 	int full = s->length / pool->options.block_tokens;
 	s->length += s->reserved;
 	s->reserved = 0;
+	if (s->write) { /* the flip: what was read is over */
+		kv_states_let_go(&pool->states, s->read);
+		s->read = s->write;
+		s->write = 0;
+	}
 	if (!text || !pool->options.prefix_cache) return;
 	for (; full < s->length / pool->options.block_tokens; full++) share(pool, seq, text, full);
 }
@@ -257,42 +275,93 @@ void kv_rollback(struct kv_pool *pool, int seq)
 {
 	struct kv_seq *s = &pool->seqs[seq];
 	s->reserved = 0;
+	kv_states_let_go(&pool->states, s->write);
+	s->write = 0;
 	give_back(pool, seq, blocks_for(pool, s->length));
+}
+
+void kv_snapshot(struct kv_pool *pool, int seq, bool rolling)
+{
+	struct kv_seq *s = &pool->seqs[seq];
+	struct kv_states *states = &pool->states;
+	int32_t b = s->blocks ? table_of(pool, seq)[s->blocks - 1] : 0, last = s->rolled;
+	struct kv_block *block = &pool->blocks[b];
+	assert(s->reserved == 0);
+	if (!s->read || !block->cached) return; /* the last block is cached only if it is full */
+	if (block->state != s->read && block->state) { /* somebody else's: one copy is enough */
+		kv_states_hold(states, block->state);
+		kv_states_let_go(states, s->read);
+		s->read = block->state;
+	}
+	if (!block->state) {
+		kv_states_keep(states, s->read, b, rolling);
+		block->state = s->read;
+	} else if (!rolling) kv_states_settle(states, block->state);
+	if (last && last != b && pool->blocks[last].state && states->slots[pool->blocks[last].state].rolling) drop_snapshot(pool, last);
+	s->rolled = states->slots[block->state].rolling ? b : 0;
 }
 
 void kv_release(struct kv_pool *pool, int seq)
 {
+	const struct kv_seq *s = &pool->seqs[seq];
+	if (s->rolled && pool->blocks[s->rolled].state) kv_states_settle(&pool->states, pool->blocks[s->rolled].state);
 	give_back(pool, seq, 0);
+	kv_states_let_go(&pool->states, s->read);
+	kv_states_let_go(&pool->states, s->write);
 	pool->seqs[seq] = (struct kv_seq){0};
+}
+
+/* Walks the cached blocks that follow what `seq` holds, up to block `limit` of the text. Returns how many there are; *usable: how many of them
+ * up to the last one with a snapshot, all where the model has no state; *idle: how many of the usable ones nobody holds. */
+static int walk(const struct kv_pool *pool, int seq, const struct kv_text *text, int limit, int *usable, int *idle)
+{
+	int have = pool->seqs[seq].blocks, n = have, unheld = 0;
+	*usable = *idle = 0;
+	if (!pool->options.prefix_cache) return 0;
+	for (int32_t before = have ? table_of(pool, seq)[have - 1] : 0; n < limit;) {
+		before = find(pool, text, n, before);
+		if (!before) break;
+		n++;
+		unheld += pool->blocks[before].refs == 0;
+		if (pool->options.states && !pool->blocks[before].state) continue;
+		*usable = n - have;
+		*idle = unheld;
+	}
+	return n - have;
 }
 
 int kv_match(const struct kv_pool *pool, int seq, const struct kv_text *text, int limit, int *idle)
 {
-	int have = pool->seqs[seq].blocks, n = have;
-	*idle = 0;
-	if (!pool->options.prefix_cache) return 0;
-	for (int32_t before = have ? table_of(pool, seq)[have - 1] : 0; n < limit; n++) {
-		before = find(pool, text, n, before);
-		if (!before) break;
-		*idle += pool->blocks[before].refs == 0;
-	}
-	return n - have;
+	int usable;
+	walk(pool, seq, text, limit, &usable, idle);
+	return usable;
+}
+
+int kv_known(const struct kv_pool *pool, int seq, const struct kv_text *text, int limit)
+{
+	int usable, idle;
+	return walk(pool, seq, text, limit, &usable, &idle);
 }
 
 int kv_adopt(struct kv_pool *pool, int seq, const struct kv_text *text, int blocks)
 {
 	struct kv_seq *s = &pool->seqs[seq];
 	int32_t *table = table_of(pool, seq);
+	int idle;
 	assert(s->reserved == 0 && s->length == s->blocks * pool->options.block_tokens && s->blocks + blocks <= pool->options.max_blocks);
-	int taken = 0;
-	for (; taken < blocks && pool->options.prefix_cache; taken++) {
-		int32_t b = find(pool, text, s->blocks, s->blocks ? table[s->blocks - 1] : 0);
-		if (!b) break;
-		hold(pool, b);
-		table[s->blocks++] = b;
+	blocks = kv_match(pool, seq, text, s->blocks + blocks, &idle);
+	for (int i = 0; i < blocks; i++, s->blocks++) {
+		table[s->blocks] = find(pool, text, s->blocks, s->blocks ? table[s->blocks - 1] : 0);
+		hold(pool, table[s->blocks]);
 	}
 	s->length = s->blocks * pool->options.block_tokens;
-	return taken;
+	if (blocks && pool->options.states) {
+		int32_t state = pool->blocks[table[s->blocks - 1]].state;
+		kv_states_hold(&pool->states, state);
+		kv_states_let_go(&pool->states, s->read);
+		s->read = state;
+	}
+	return blocks;
 }
 
 /* --- views ------------------------------------------------------------------------------------------------------------------ */
@@ -310,6 +379,41 @@ int kv_free_blocks(const struct kv_pool *pool)
 int kv_idle_blocks(const struct kv_pool *pool)
 {
 	return pool->idle_count;
+}
+
+int kv_free_states(const struct kv_pool *pool)
+{
+	return kv_states_free(&pool->states);
+}
+
+int kv_snapshots(const struct kv_pool *pool)
+{
+	return pool->states.snapshots;
+}
+
+uint64_t kv_snapshot_evictions(const struct kv_pool *pool)
+{
+	return pool->states.evictions;
+}
+
+bool kv_is_snapshot(const struct kv_pool *pool, int32_t state)
+{
+	return pool->states.slots[state].block != 0;
+}
+
+int kv_state_refs(const struct kv_pool *pool, int32_t state)
+{
+	return pool->states.slots[state].refs;
+}
+
+int32_t kv_state_read(const struct kv_pool *pool, int seq)
+{
+	return pool->seqs[seq].read ? pool->seqs[seq].read : -1;
+}
+
+int32_t kv_state_write(const struct kv_pool *pool, int seq)
+{
+	return pool->seqs[seq].write ? pool->seqs[seq].write : -1;
 }
 
 uint64_t kv_evictions(const struct kv_pool *pool)
@@ -403,11 +507,32 @@ static enum status check_block(const struct kv_pool *pool, const struct seen *se
 		return FAIL(err, BAD_INPUT, "kv check: block %d (refs %d, cached %d) is in lists %d, want %d", b, block->refs, block->cached,
 		            seen[b].where, where);
 	if (block->refs > 1 && !block->cached) return FAIL(err, BAD_INPUT, "kv check: block %d is shared but can still be written", b);
+	if (block->state && (!block->cached || pool->states.slots[block->state].block != b))
+		return FAIL(err, BAD_INPUT, "kv check: block %d (cached %d) has state slot %d, which is the snapshot of block %d", b, block->cached,
+		            block->state, pool->states.slots[block->state].block);
 	const struct kv_block *before = &pool->blocks[block->before];
 	if (block->cached && block->before && (!before->cached || before->refs < block->refs))
 		return FAIL(err, BAD_INPUT, "kv check: block %d (refs %d) follows block %d (refs %d, cached %d)", b, block->refs, block->before,
 		            before->refs, before->cached);
 	return STATUS_OK;
+}
+
+static enum status check_states(const struct kv_pool *pool, struct error *err)
+{
+	int *held = mem_zalloc((size_t)pool->states.count + 1, sizeof *held, "kv check", err);
+	enum status st = held ? STATUS_OK : STATUS_NO_MEMORY;
+	for (int seq = 0; seq < pool->options.max_seqs && st == STATUS_OK; seq++) {
+		const struct kv_seq *s = &pool->seqs[seq];
+		bool has = pool->states.count > 0;
+		if ((s->read > 0) != (has && s->length > 0) || (s->write > 0) != (has && s->reserved > 0) || (s->read && s->read == s->write))
+			st = FAIL(err, BAD_INPUT, "kv check: sequence %d of %d + %d tokens reads state slot %d and writes %d", seq, s->length, s->reserved,
+			          s->read, s->write);
+		if (s->read) held[s->read]++;
+		if (s->write) held[s->write]++;
+	}
+	if (st == STATUS_OK) st = kv_states_check(&pool->states, held, err);
+	free(held);
+	return st;
 }
 
 enum status kv_check(const struct kv_pool *pool, struct error *err)
@@ -419,8 +544,15 @@ enum status kv_check(const struct kv_pool *pool, struct error *err)
 	enum status st;
 	TRY_GOTO(check_seqs(pool, seen, err), end);
 	TRY_GOTO(check_lists(pool, seen, err), end);
-	if (seen[0].held || seen[0].where) {
+	TRY_GOTO(check_states(pool, err), end);
+	if (seen[0].held || seen[0].where || pool->blocks[0].state) {
 		st = FAIL(err, BAD_INPUT, "kv check: the sink block was given away");
+		goto end;
+	}
+	int snapshots = 0;
+	for (int32_t b = 1; b <= n; b++) snapshots += pool->blocks[b].state > 0;
+	if (snapshots != pool->states.snapshots) {
+		st = FAIL(err, BAD_INPUT, "kv check: blocks have %d snapshots, %d are counted", snapshots, pool->states.snapshots);
 		goto end;
 	}
 	for (int32_t b = 1; b <= n; b++) {

@@ -10,6 +10,10 @@
  * same block, hence (by induction from the first) the same text; a collision can cost a hit but never give wrong KV. Whoever holds a
  * cached block holds the one before it, and gives it back later, so no cached block outlives the one it follows (docs/SCHEDULER.md).
  *
+ * Models with recurrent state (docs/HYBRID.md) have slots for it beside the blocks (kv_states.h). A reservation takes a slot for the step to
+ * write; commit makes it the one of the committed length and lets the one before go, rollback gives it back: what was committed is never
+ * written again. A cached block may keep the state at its end, a snapshot, and a prefix hit ends at one. An evicted block takes its along.
+ *
  * Pools that see the same operations in the same order hold the same logical contents, whatever their shuffle and salt.
  * Owner: the rank worker during a step, the coordinator between steps; never both.
  */
@@ -31,6 +35,7 @@ struct kv_options {
 	int max_blocks;    /* per sequence */
 	uint64_t shuffle;  /* 0: ascending hand-out; else a permutation by this seed */
 	bool prefix_cache;
+	int states;        /* slots for recurrent state, besides the sink 0; 0: the model has none. A sequence needs two during a step */
 };
 
 /* What a sequence says: hashes[i] = kv_hash over block i's tokens, chained on hashes[i - 1] (the first: on a salt). */
@@ -56,10 +61,17 @@ void kv_rollback(struct kv_pool *pool, int seq); /* blocks of the reservation go
 void kv_release(struct kv_pool *pool, int seq);  /* the sequence is over: all its blocks go back, cached ones stay findable */
 void kv_reset(struct kv_pool *pool);             /* all sequences are over and nothing is cached */
 
-/* How many cached blocks follow what `seq` holds and say blocks[..limit) of the text; *idle: how many of them nobody holds. The
- * sequence's length must be whole blocks, without a reservation. */
+/* The state of the committed length stays with the block that ends there, and whoever adopts up to there gets it. Nothing happens where
+ * the length is not whole blocks or the block is not cached. rolling: until the sequence makes its next snapshot; if the sequence is over
+ * before, it stays. Without a reservation. */
+void kv_snapshot(struct kv_pool *pool, int seq, bool rolling);
+
+/* How many cached blocks follow what `seq` holds and say blocks[..limit) of the text, where the model has state only those up to the last one
+ * that has a snapshot; *idle: how many of them nobody holds. The sequence's length must be whole blocks, without a reservation. */
 int kv_match(const struct kv_pool *pool, int seq, const struct kv_text *text, int limit, int *idle);
-/* Takes up to `blocks` of them, committed; returns how many there were. */
+/* The same, with a snapshot behind them or not: as far as others have been with this text. */
+int kv_known(const struct kv_pool *pool, int seq, const struct kv_text *text, int limit);
+/* Takes up to `blocks` of them, with the state behind them, committed; returns how many there were. */
 int kv_adopt(struct kv_pool *pool, int seq, const struct kv_text *text, int blocks);
 
 int kv_length(const struct kv_pool *pool, int seq);   /* committed tokens */
@@ -72,6 +84,15 @@ bool kv_cached(const struct kv_pool *pool, int32_t block);
 const int32_t *kv_table(const struct kv_pool *pool, int seq);    /* [max_blocks], borrowed */
 /* Device slot (block * block_tokens + offset) of position `position` of `seq`, which must be covered by its blocks. */
 int32_t kv_slot(const struct kv_pool *pool, int seq, int position);
+/* State slot of the committed length, which a step reads; -1: none, the state of no token. */
+int32_t kv_state_read(const struct kv_pool *pool, int seq);
+/* State slot that the open reservation writes; -1: no reservation, or a model without state. */
+int32_t kv_state_write(const struct kv_pool *pool, int seq);
+int kv_free_states(const struct kv_pool *pool); /* slots that could be handed out now: empty, or snapshots that no sequence holds */
+int kv_snapshots(const struct kv_pool *pool);
+uint64_t kv_snapshot_evictions(const struct kv_pool *pool);
+bool kv_is_snapshot(const struct kv_pool *pool, int32_t state);
+int kv_state_refs(const struct kv_pool *pool, int32_t state); /* sequences that hold it */
 
 /* Integrity: every block is empty, idle, or held as often as tables name it; lengths fit; the cache is a tree whose index finds each
  * block once; the sink is nobody's. BAD_INPUT with the first fault. For tests. */

@@ -21,6 +21,16 @@ void kv_group_commit(const struct kv_group *group, int seq, const struct kv_text
 	for (int r = 0; r < group->count; r++) kv_commit(group->pools[r], seq, text);
 }
 
+void kv_group_snapshot(const struct kv_group *group, int seq, bool rolling)
+{
+	for (int r = 0; r < group->count; r++) kv_snapshot(group->pools[r], seq, rolling);
+}
+
+int kv_group_known(const struct kv_group *group, int seq, const struct kv_text *text, int limit)
+{
+	return group->count ? kv_known(group->pools[0], seq, text, limit) : 0;
+}
+
 void kv_group_rollback(const struct kv_group *group, int seq)
 {
 	for (int r = 0; r < group->count; r++) kv_rollback(group->pools[r], seq);
@@ -54,6 +64,9 @@ enum status kv_group_check(const struct kv_group *group, int max_seqs, struct er
 		if (kv_free_blocks(pool) != kv_free_blocks(first) || kv_idle_blocks(pool) != kv_idle_blocks(first))
 			return FAIL(err, BAD_INPUT, "kv check: rank %d has %d free and %d idle blocks, rank 0 has %d and %d", r, kv_free_blocks(pool),
 			            kv_idle_blocks(pool), kv_free_blocks(first), kv_idle_blocks(first));
+		if (kv_free_states(pool) != kv_free_states(first) || kv_snapshots(pool) != kv_snapshots(first))
+			return FAIL(err, BAD_INPUT, "kv check: rank %d has %d free state slots and %d snapshots, rank 0 has %d and %d", r, kv_free_states(pool),
+			            kv_snapshots(pool), kv_free_states(first), kv_snapshots(first));
 		for (int seq = 0; seq < max_seqs; seq++)
 			if (kv_length(pool, seq) != kv_length(first, seq) || kv_seq_blocks(pool, seq) != kv_seq_blocks(first, seq))
 				return FAIL(err, BAD_INPUT, "kv check: sequence %d has %d tokens on rank %d, %d on rank 0", seq, kv_length(pool, seq), r,

@@ -18,6 +18,8 @@ int kv_group_match(const struct kv_group *group, int seq, const struct kv_text *
 /* MISMATCH, naming the rank, if one has fewer than `blocks` to give: the ranks' caches differ, the group cannot go on. */
 enum status kv_group_adopt(const struct kv_group *group, int seq, const struct kv_text *text, int blocks, struct error *err) NODISCARD;
 void kv_group_commit(const struct kv_group *group, int seq, const struct kv_text *text);
+void kv_group_snapshot(const struct kv_group *group, int seq, bool rolling);
+int kv_group_known(const struct kv_group *group, int seq, const struct kv_text *text, int limit);
 void kv_group_rollback(const struct kv_group *group, int seq);
 void kv_group_release(const struct kv_group *group, int seq);
 void kv_group_reset(const struct kv_group *group);

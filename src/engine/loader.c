@@ -1,5 +1,6 @@
 #include "engine/loader.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/mem.h"
@@ -7,11 +8,14 @@
 /* Bytes of checkpoint mapped at a time per rank: what bounds the host memory of loading beyond the weights themselves. */
 #define WINDOW_BYTES ((size_t)8 << 20)
 
-/* Where one parameter lives on a rank: rows [n0, n0 + local rows) of a linear, or a vector. */
+/* Where one parameter lives on a rank: rows [n0, n0 + local rows) of a linear, or a vector. Taps of a convolution are vectors, one behind the
+ * other, `stride` floats apart. */
 struct place {
 	const struct linear_weight *linear; /* NULL: vector */
 	int n0;
 	float *vector;
+	int64_t stride;
+	int expert; /* whose parameter it is; 0 where it is not an expert's */
 };
 
 /* The linears and vectors of a layer and the parameters that they are made of, in row order. One table: allocation, read and share walk it. */
@@ -21,28 +25,76 @@ struct part {
 };
 #define LINEAR(role, member) {WEIGHT_##role, offsetof(struct layer_weights, member)}
 static const struct part linear_parts[] = {
-	LINEAR(Q, qkv), LINEAR(K, qkv), LINEAR(V, qkv), LINEAR(O, o), LINEAR(GATE, gate_up), LINEAR(UP, gate_up), LINEAR(DOWN, down),
+	LINEAR(Q, qkv), LINEAR(K, qkv), LINEAR(V, qkv), LINEAR(Q_GATE, qkv), LINEAR(O, o),
+	LINEAR(GDN_Q, gdn.qkvz), LINEAR(GDN_K, gdn.qkvz), LINEAR(GDN_V, gdn.qkvz), LINEAR(GDN_Z, gdn.qkvz),
+	LINEAR(GDN_B, gdn.ba), LINEAR(GDN_A, gdn.ba), LINEAR(GDN_OUT, gdn.out),
+	LINEAR(GATE, gate_up), LINEAR(UP, gate_up), LINEAR(DOWN, down),
+	LINEAR(ROUTER, moe.router), LINEAR(SHARED_ROUTER, moe.router),
+	LINEAR(SHARED_GATE, moe.shared_gate_up), LINEAR(SHARED_UP, moe.shared_gate_up), LINEAR(SHARED_DOWN, moe.shared_down),
 };
 static const struct part vector_parts[] = {
-	LINEAR(INPUT_NORM, input_norm), LINEAR(POST_NORM, post_norm),   LINEAR(Q_NORM, q_norm),       LINEAR(K_NORM, k_norm),
-	LINEAR(Q_BIAS, qkv_bias),       LINEAR(K_BIAS, qkv_bias),       LINEAR(V_BIAS, qkv_bias),     LINEAR(O_BIAS, o_bias),
+	LINEAR(INPUT_NORM, input_norm), LINEAR(POST_NORM, post_norm), LINEAR(MIXED_NORM, mixed_norm), LINEAR(MLP_NORM, mlp_norm),
+	LINEAR(Q_NORM, q_norm), LINEAR(K_NORM, k_norm),
+	LINEAR(Q_BIAS, qkv_bias), LINEAR(K_BIAS, qkv_bias), LINEAR(V_BIAS, qkv_bias), LINEAR(Q_GATE_BIAS, qkv_bias), LINEAR(O_BIAS, o_bias),
+	LINEAR(GDN_CONV_Q, gdn.conv), LINEAR(GDN_CONV_K, gdn.conv), LINEAR(GDN_CONV_V, gdn.conv),
+	LINEAR(GDN_A_LOG, gdn.a_log), LINEAR(GDN_DT_BIAS, gdn.dt_bias), LINEAR(GDN_NORM, gdn.norm),
 	LINEAR(GATE_BIAS, gate_up_bias), LINEAR(UP_BIAS, gate_up_bias), LINEAR(DOWN_BIAS, down_bias),
 };
 #undef LINEAR
 #define PARTS(list) (sizeof(list) / sizeof *(list))
 
+static enum status check_ops(const struct model_config *c, const struct device_ops *ops, struct error *err)
+{
+	const char *lacks = NULL;
+	if (model_gdn_layers(c) && !ops->ops.gdn) lacks = "gated delta-net layers";
+	if (c->attn_output_gate && !ops->ops.gate) lacks = "gated attention";
+	if (c->moe.layers && !ops->ops.moe) lacks = "experts";
+	if (c->four_norms && !(ops->ops.norm_add && ops->ops.geglu && ops->ops.softcap)) lacks = "Gemma's norms";
+	if (!lacks) return STATUS_OK;
+	return FAIL(err, UNSUPPORTED, "%s: --device %s has no kernels for %s; take --device cpu", c->model_type, ops->name, lacks);
+}
+
+/* The experts of a layer, the shared one included, are one block of weights: all of the type of the first one's gate. The router's rows are one linear. */
+static enum weight_role same_type_as(enum weight_role role)
+{
+	if (role == WEIGHT_SHARED_ROUTER) return WEIGHT_ROUTER;
+	bool block = role == WEIGHT_EXPERT_GATE || role == WEIGHT_EXPERT_UP || role == WEIGHT_EXPERT_DOWN || role == WEIGHT_SHARED_GATE ||
+	             role == WEIGHT_SHARED_UP || role == WEIGHT_SHARED_DOWN;
+	return block ? WEIGHT_EXPERT_GATE : role;
+}
+
+static enum status check_tensor(const struct model *model, const struct weight *w, int expert, const struct device_ops *ops, struct error *err)
+{
+	struct source_tensor tensor, other;
+	char name[WEIGHT_NAME_BYTES], other_name[WEIGHT_NAME_BYTES];
+	TRY(weight_find(model->source, w, expert, name, &tensor, err));
+	if (!ops->block_types && !dtype_is_plain(tensor.dtype))
+		return FAIL(err, UNSUPPORTED,
+		            "%s: is of type %s, and --device %s computes with F32, F16 and BF16 weights only; take --device cpu, or weights that are not quantised",
+		            name, dtype_name(tensor.dtype), ops->name);
+	enum weight_role role = same_type_as(w->role);
+	if (role == w->role && w->experts == 1) return STATUS_OK;
+	TRY(weight_find(model->source, manifest_find(&model->manifest, role, w->layer), 0, other_name, &other, err));
+	if (tensor.dtype == other.dtype) return STATUS_OK;
+	return FAIL(err, UNSUPPORTED, "%s: is of type %s, %s of type %s; one type for these tensors of a layer is wanted", name, dtype_name(tensor.dtype), other_name,
+	            dtype_name(other.dtype));
+}
+
 enum status loader_check(const struct model *model, const struct device_ops *ops, struct error *err)
 {
-	for (int i = 0; i < model->manifest.count; i++) {
-		const struct weight *w = &model->manifest.weights[i];
-		struct source_tensor tensor;
-		TRY(source_find(model->source, w->name, w->dims, w->rows, w->cols, &tensor, err));
-		if (!ops->block_types && !dtype_is_plain(tensor.dtype))
-			return FAIL(err, UNSUPPORTED,
-			            "%s: is of type %s, and --device %s computes with F32, F16 and BF16 weights only; take --device cpu, or weights that are not quantised",
-			            w->name, dtype_name(tensor.dtype), ops->name);
-	}
+	TRY(check_ops(&model->config, ops, err));
+	for (int i = 0; i < model->manifest.count; i++)
+		for (int e = 0; e < model->manifest.weights[i].experts; e++) TRY(check_tensor(model, &model->manifest.weights[i], e, ops, err));
 	return STATUS_OK;
+}
+
+enum dtype loader_embedding_dtype(const struct model *model)
+{
+	const struct weight *w = manifest_find(&model->manifest, WEIGHT_EMBED, -1);
+	struct source_tensor tensor = {.dtype = model->config.dtype};
+	struct error ignored = {0};
+	(void)!source_find(model->source, w->name, w->dims, w->rows, w->cols, &tensor, &ignored);
+	return tensor.dtype;
 }
 
 uint64_t loader_bytes(const struct model *model)
@@ -55,65 +107,128 @@ uint64_t loader_bytes(const struct model *model)
 	return total;
 }
 
-static enum status find(const struct rank *rank, const struct weight *w, struct source_tensor *out, struct error *err)
+/* A tensor of the source, and room for its name. */
+struct found {
+	struct source_tensor tensor;
+	char name[WEIGHT_NAME_BYTES];
+};
+static enum status find(const struct rank *rank, const struct weight *w, int expert, struct found *out, struct error *err)
 {
-	return source_find(rank->model->source, w->name, w->dims, w->rows, w->cols, out, err);
+	return weight_find(rank->model->source, w, expert, out->name, &out->tensor, err);
 }
 
-/* Rows [row, row+rows) x [col, col+cols) of the checkpoint into `place`, a window at a time. */
-static enum status read_region(struct rank *rank, const struct weight *w, const struct place *place, int64_t row, int64_t rows, int64_t col,
-                               int64_t cols, struct error *err)
+static void count_loaded(struct rank *rank, uint64_t bytes)
 {
-	struct source_tensor tensor;
-	TRY(find(rank, w, &tensor, err));
+	atomic_fetch_add_explicit(&rank->loaded_bytes, bytes, memory_order_relaxed);
+	atomic_fetch_add_explicit(&rank->heartbeat, 1, memory_order_relaxed);
+}
+
+/* The source's memory is the window's: the stream must be through with it before it goes. */
+static enum status window_done(struct rank *rank, const struct source_tensor *tensor, int64_t row, int64_t rows, uint64_t bytes, struct error *err)
+{
+	TRY(rank->device->vt->stream_sync(rank->stream, group_deadline(rank->group), group_abort_flag(rank->group), err));
+	source_done(rank->model->source, tensor, row, rows);
+	count_loaded(rank, bytes);
+	return STATUS_OK;
+}
+
+/* The rank's part of a linear into `place`, a window at a time. */
+static enum status read_linear(struct rank *rank, const struct weight *w, const struct place *place, const struct shard_spec *spec,
+                               struct error *err)
+{
+	struct found found;
+	TRY(find(rank, w, place->expert, &found, err));
+	const struct source_tensor tensor = found.tensor;
 	const struct device_ops *vt = rank->device->vt;
 	struct source_scratch scratch = {0};
+	const int64_t row = spec->axis == 0 ? spec->begin : 0, col = spec->axis == 1 ? spec->begin : 0, rows = spec->local_rows, cols = spec->local_cols;
 	size_t row_bytes = dtype_size(tensor.dtype, (size_t)cols);
 	int64_t window = (int64_t)(WINDOW_BYTES / (row_bytes ? row_bytes : 1));
 	if (window > vt->linear_granule) window -= window % vt->linear_granule; /* whole panels at a time */
 	if (window < 1) window = 1;
-	if (!place->linear) window = rows;
 	enum status st = STATUS_OK;
-	for (int64_t at = 0; at < rows; at += window) {
-		int64_t n = rows - at < window ? rows - at : window;
+	for (int64_t done = 0, n; done < rows; done += n) {
+		int64_t at;
+		n = weight_run(w, place->expert, row + done, rows - done < window ? rows - done : window, &at);
 		const void *data;
 		size_t stride;
-		TRY_GOTO(source_read(rank->model->source, &tensor, row + at, n, col, cols, &scratch, &data, &stride, err), out);
-		if (place->linear)
-			TRY_GOTO(vt->linear_put(rank->stream, place->linear, place->n0 + (int)at, (int)n, data, stride, err), out);
-		else TRY_GOTO(vt->vector_put(rank->stream, place->vector, data, tensor.dtype, (int)n, err), out);
-		/* the source's memory is the window's: the stream must be through with it before it goes */
-		TRY_GOTO(vt->stream_sync(rank->stream, group_deadline(rank->group), group_abort_flag(rank->group), err), out);
-		source_done(rank->model->source, &tensor, row + at, n);
-		atomic_fetch_add_explicit(&rank->loaded_bytes, (uint64_t)n * row_bytes, memory_order_relaxed);
-		atomic_fetch_add_explicit(&rank->heartbeat, 1, memory_order_relaxed);
+		TRY_GOTO(source_read(rank->model->source, &tensor, at, n, col, cols, &scratch, &data, &stride, err), out);
+		TRY_GOTO(vt->linear_put(rank->stream, place->linear, place->n0 + (int)done, (int)n, data, stride, err), out);
+		TRY_GOTO(window_done(rank, &tensor, at, n, (uint64_t)n * row_bytes, err), out);
 	}
 out:
 	source_scratch_fini(&scratch);
 	return st;
 }
 
-/* The region as the device makes it, all at once. */
-static enum status make_region(struct rank *rank, const struct place *place, const struct source_recipe *recipe,
+/* n elements, `stride` bytes apart, as f32; centred ones with their 1. */
+static void gather(float *out, const char *data, size_t stride, enum dtype dtype, int64_t n, float add)
+{
+	for (int64_t i = 0; i < n; i++) {
+		float value;
+		uint16_t half;
+		if (dtype == DTYPE_F32) memcpy(&value, data + (size_t)i * stride, sizeof value);
+		else {
+			memcpy(&half, data + (size_t)i * stride, sizeof half);
+			value = dtype == DTYPE_BF16 ? bf16_to_f32(half) : f16_to_f32(half);
+		}
+		out[i] = add ? add + value : value; /* the sum in f32, as the models' own code has it */
+	}
+}
+
+/* The rank's part of a vector, or of each tap. */
+static enum status read_vector(struct rank *rank, const struct weight *w, const struct place *place, const struct shard_spec *spec,
+                               struct error *err)
+{
+	struct found found;
+	TRY(find(rank, w, place->expert, &found, err));
+	const struct source_tensor tensor = found.tensor;
+	const struct device_ops *vt = rank->device->vt;
+	struct source_scratch scratch = {0};
+	const int64_t row = spec->axis == 0 ? spec->begin : 0, rows = spec->local_rows;
+	enum status st = STATUS_OK;
+	float *values = mem_zalloc((size_t)rows, sizeof *values, "vector", err);
+	if (!values) return STATUS_NO_MEMORY;
+	for (int64_t done = 0, n; done < rows; done += n) {
+		int64_t at;
+		n = weight_run(w, 0, row + done, rows - done, &at);
+		for (int64_t tap = 0; tap < w->cols; tap++) {
+			const void *data;
+			size_t stride;
+			TRY_GOTO(source_read(rank->model->source, &tensor, at, n, tap, 1, &scratch, &data, &stride, err), out);
+			gather(values, data, stride, tensor.dtype, n, w->centred ? 1 : 0);
+			TRY_GOTO(vt->vector_put(rank->stream, place->vector + tap * place->stride + done, values, DTYPE_F32, (int)n, err), out);
+			TRY_GOTO(window_done(rank, &tensor, at, n, (uint64_t)n * dtype_bytes(tensor.dtype), err), out);
+		}
+	}
+out:
+	free(values);
+	source_scratch_fini(&scratch);
+	return st;
+}
+
+/* The rank's part of a linear as the device makes it, run by run. */
+static enum status make_linear(struct rank *rank, const struct weight *w, const struct place *place, const struct source_recipe *recipe,
                                const struct shard_spec *spec, struct error *err)
 {
 	struct random_region region = {.seed = recipe->seed, .stream = recipe->stream, .offset = recipe->offset, .scale = recipe->scale,
-	                               .row = spec->axis == 0 ? spec->begin : 0, .rows = spec->local_rows, .col = spec->axis == 1 ? spec->begin : 0,
-	                               .cols = spec->local_cols, .dtype = place->linear->dtype};
-	TRY(rank->device->vt->linear_random(rank->stream, place->linear, place->n0, &region, err));
-	uint64_t bytes = (uint64_t)spec->local_rows * dtype_size(region.dtype, (size_t)spec->local_cols);
-	atomic_fetch_add_explicit(&rank->loaded_bytes, bytes, memory_order_relaxed);
-	atomic_fetch_add_explicit(&rank->heartbeat, 1, memory_order_relaxed);
+	                               .col = spec->axis == 1 ? spec->begin : 0, .cols = spec->local_cols, .dtype = place->linear->dtype};
+	const int64_t row = spec->axis == 0 ? spec->begin : 0;
+	for (int64_t done = 0; done < spec->local_rows; done += region.rows) {
+		region.rows = weight_run(w, place->expert, row + done, spec->local_rows - done, &region.row);
+		TRY(rank->device->vt->linear_random(rank->stream, place->linear, place->n0 + (int)done, &region, err));
+		count_loaded(rank, (uint64_t)region.rows * dtype_size(region.dtype, (size_t)region.cols));
+	}
 	return STATUS_OK;
 }
 
 /* Whether the device makes up the linears itself: then every rank makes its own, shared or not. */
-static bool made_on_device(const struct rank *rank, const struct weight *w, struct source_recipe *recipe)
+static bool made_on_device(const struct rank *rank, const struct weight *w, int expert, struct source_recipe *recipe)
 {
-	struct source_tensor tensor;
+	struct found found;
 	struct error ignored = {0};
-	return rank->device->vt->linear_random && w->dims == 2 && find(rank, w, &tensor, &ignored) == STATUS_OK &&
-	       source_recipe(rank->model->source, &tensor, recipe);
+	return rank->device->vt->linear_random && w->dims == 2 && find(rank, w, expert, &found, &ignored) == STATUS_OK &&
+	       source_recipe(rank->model->source, &found.tensor, recipe);
 }
 
 /* Every parameter visit is a fault point; `seq` counts them. */
@@ -129,11 +244,9 @@ static enum status bring(struct rank *rank, const struct weight *w, const struct
 {
 	bool own = owner == rank->index, reads = owner_place == NULL;
 	struct source_recipe recipe;
-	if (place->linear && made_on_device(rank, w, &recipe)) return reads ? make_region(rank, place, &recipe, spec, err) : STATUS_OK;
+	if (place->linear && made_on_device(rank, w, place->expert, &recipe)) return reads ? make_linear(rank, w, place, &recipe, spec, err) : STATUS_OK;
 	if (own != reads) return STATUS_OK; /* the other phase's work */
-	if (own)
-		return read_region(rank, w, place, spec->axis == 0 ? spec->begin : 0, spec->local_rows, spec->axis == 1 ? spec->begin : 0,
-		                   spec->local_cols, err);
+	if (own) return place->linear ? read_linear(rank, w, place, spec, err) : read_vector(rank, w, place, spec, err);
 	if (place->linear)
 		return rank->device->vt->linear_copy_rows(rank->stream, place->linear, owner_place->linear, place->n0, (int)spec->local_rows, err);
 	return rank->device->vt->copy(rank->stream, place->vector, owner_place->vector, (size_t)spec->local_rows * sizeof(float), COPY_ON_DEVICE,
@@ -143,24 +256,25 @@ static enum status bring(struct rank *rank, const struct weight *w, const struct
 static enum status alloc_linear(struct rank *rank, const struct weight *w, int n, int k, enum mem_tag tag, struct linear_weight *out,
                                 struct error *err)
 {
-	struct source_tensor tensor;
-	TRY(find(rank, w, &tensor, err));
-	*out = (struct linear_weight){.dtype = tensor.dtype, .n = n, .k = k};
-	return rank_alloc(rank, rank->device->vt->linear_bytes(tensor.dtype, n, k), tag, w->name, &out->data, err);
+	struct found found;
+	TRY(find(rank, w, 0, &found, err));
+	*out = (struct linear_weight){.dtype = found.tensor.dtype, .n = n, .k = k};
+	return rank_alloc(rank, rank->device->vt->linear_bytes(out->dtype, n, k), tag, w->name, &out->data, err);
 }
 
 /* Adds the local rows of `w` to a fused weight: to its last part if that is of the same type, else as a new one. */
 static enum status add_part(const struct rank *rank, const struct weight *w, struct fused_weight *out, struct error *err)
 {
-	struct source_tensor tensor;
+	struct found found;
 	struct shard_spec spec;
-	TRY(find(rank, w, &tensor, err));
+	TRY(find(rank, w, 0, &found, err));
 	TRY(shard_of(&spec, w, rank->world_size, rank->index, err));
+	const enum dtype dtype = found.tensor.dtype;
 	struct linear_weight *last = out->parts ? &out->part[out->parts - 1] : NULL;
-	if (!last || last->dtype != tensor.dtype) {
+	if (!last || last->dtype != dtype) {
 		out->begin[out->parts] = last ? out->begin[out->parts - 1] + last->n : 0;
 		last = &out->part[out->parts++];
-		*last = (struct linear_weight){.dtype = tensor.dtype, .k = (int)spec.local_cols};
+		*last = (struct linear_weight){.dtype = dtype, .k = (int)spec.local_cols};
 	}
 	last->n += (int)spec.local_rows;
 	return STATUS_OK;
@@ -169,50 +283,88 @@ static enum status add_part(const struct rank *rank, const struct weight *w, str
 static enum status alloc_linears(struct rank *rank, int layer, struct error *err)
 {
 	char *base = (char *)&rank->weights.layers[layer];
+	const char *name = NULL;
+	enum mem_tag tag = MEM_SHARDED;
 	for (size_t i = 0; i < PARTS(linear_parts); i++) {
 		struct fused_weight *fused = (struct fused_weight *)(base + linear_parts[i].field);
-		TRY(add_part(rank, manifest_find(&rank->model->manifest, linear_parts[i].role, layer), fused, err));
+		const struct weight *of = manifest_find(&rank->model->manifest, linear_parts[i].role, layer);
+		if (of) {
+			name = of->name;
+			tag = of->kind == SHARD_REPLICATED ? MEM_REPLICATED : MEM_SHARDED;
+			TRY(add_part(rank, of, fused, err));
+		}
 		bool complete = i + 1 == PARTS(linear_parts) || linear_parts[i + 1].field != linear_parts[i].field;
 		for (int p = 0; complete && p < fused->parts; p++) {
 			struct linear_weight *w = &fused->part[p];
-			TRY(rank_alloc(rank, rank->device->vt->linear_bytes(w->dtype, w->n, w->k), MEM_SHARDED, manifest_find(&rank->model->manifest, linear_parts[i].role, layer)->name, &w->data, err));
+			TRY(rank_alloc(rank, rank->device->vt->linear_bytes(w->dtype, w->n, w->k), tag, name, &w->data, err));
 		}
 	}
 	return STATUS_OK;
 }
 
-static enum status alloc_layer(struct rank *rank, int layer, struct error *err)
+/* Rows of a layer's vector: those of all that it is made of. */
+static enum status vector_rows(const struct rank *rank, int layer, size_t field, int64_t *rows, struct error *err)
 {
-	struct layer_weights *lw = &rank->weights.layers[layer];
-	struct rank_shape shape = rank_shape(&rank->model->config, rank->world_size);
-	const struct model_config *c = &rank->model->config;
-	const struct manifest *m = &rank->model->manifest;
-	const struct {
-		enum weight_role role;
-		float **out;
-		int n;
-		enum mem_tag tag;
-	} vectors[] = {
-		{WEIGHT_INPUT_NORM, &lw->input_norm, c->hidden_size, MEM_REPLICATED}, {WEIGHT_POST_NORM, &lw->post_norm, c->hidden_size, MEM_REPLICATED},
-		{WEIGHT_Q_NORM, &lw->q_norm, c->head_dim, MEM_REPLICATED},            {WEIGHT_K_NORM, &lw->k_norm, c->head_dim, MEM_REPLICATED},
-		{WEIGHT_Q_BIAS, &lw->qkv_bias, shape.qkv_cols, MEM_SHARDED},          {WEIGHT_GATE_BIAS, &lw->gate_up_bias, 2 * shape.inner, MEM_SHARDED},
-		{WEIGHT_O_BIAS, &lw->o_bias, c->hidden_size, MEM_REPLICATED},         {WEIGHT_DOWN_BIAS, &lw->down_bias, c->hidden_size, MEM_REPLICATED},
-	};
-	TRY(alloc_linears(rank, layer, err));
-	for (size_t i = 0; i < PARTS(vectors); i++) {
-		const struct weight *w = manifest_find(m, vectors[i].role, layer);
-		if (w) TRY(rank_alloc(rank, (size_t)vectors[i].n * sizeof(float), vectors[i].tag, w->name, (void **)vectors[i].out, err));
+	*rows = 0;
+	for (size_t i = 0; i < PARTS(vector_parts); i++) {
+		const struct weight *w = manifest_find(&rank->model->manifest, vector_parts[i].role, layer);
+		struct shard_spec spec;
+		if (!w || vector_parts[i].field != field) continue;
+		TRY(shard_of(&spec, w, rank->world_size, rank->index, err));
+		*rows += spec.local_rows;
 	}
 	return STATUS_OK;
 }
 
-/* The vocabulary rows whose logits this rank computes: whole granules, as even as they go, so that a tied head is a view. */
-static void head_range(const struct rank *rank, int *begin, int *end)
+static enum status alloc_vectors(struct rank *rank, int layer, struct error *err)
+{
+	char *base = (char *)&rank->weights.layers[layer];
+	for (size_t i = 0; i < PARTS(vector_parts); i++) {
+		const struct weight *w = manifest_find(&rank->model->manifest, vector_parts[i].role, layer);
+		float **vector = (float **)(base + vector_parts[i].field);
+		int64_t rows;
+		if (!w || *vector) continue;
+		TRY(vector_rows(rank, layer, vector_parts[i].field, &rows, err));
+		TRY(rank_alloc(rank, (size_t)(rows * w->cols) * sizeof(float), w->kind == SHARD_REPLICATED ? MEM_REPLICATED : MEM_SHARDED, w->name,
+		               (void **)vector, err));
+	}
+	return STATUS_OK;
+}
+
+/* All experts' part of a kind of weights, one behind the other: `parts` parameters of `w`'s shape each. */
+static enum status alloc_experts(struct rank *rank, const struct weight *w, int parts, struct linear_weight *first, size_t *step, struct error *err)
+{
+	struct found found;
+	struct shard_spec spec;
+	TRY(find(rank, w, 0, &found, err));
+	TRY(shard_of(&spec, w, rank->world_size, rank->index, err));
+	*first = (struct linear_weight){.dtype = found.tensor.dtype, .n = parts * (int)spec.local_rows, .k = (int)spec.local_cols};
+	*step = rank->device->vt->linear_bytes(first->dtype, first->n, first->k);
+	return rank_alloc(rank, (size_t)w->experts * *step, MEM_SHARDED, w->name, &first->data, err);
+}
+
+static enum status alloc_moe(struct rank *rank, int layer, struct error *err)
+{
+	const struct manifest *m = &rank->model->manifest;
+	struct expert_weights *moe = &rank->weights.layers[layer].moe;
+	const struct weight *gate = manifest_find(m, WEIGHT_EXPERT_GATE, layer);
+	if (!gate) return STATUS_OK;
+	TRY(alloc_experts(rank, gate, 2, &moe->op.gate_up, &moe->op.gate_up_bytes, err));
+	TRY(alloc_experts(rank, manifest_find(m, WEIGHT_EXPERT_DOWN, layer), 1, &moe->op.down, &moe->op.down_bytes, err));
+	moe->op.experts = gate->experts;
+	moe->op.router = moe->router.part[0];
+	moe->op.shared_gate_up = moe->shared_gate_up.part[0];
+	moe->op.shared_down = moe->shared_down.part[0];
+	return STATUS_OK;
+}
+
+/* This rank's vocabulary rows: whole granules, as even as they go, so that a tied head is a view; or all of them on rank 0. */
+static void vocab_range(const struct rank *rank, bool all_on_rank0, int *begin, int *end)
 {
 	int64_t granule = rank->device->vt->linear_granule, vocab = rank->model->config.vocab_size;
 	int64_t panels = (vocab + granule - 1) / granule;
 	int64_t lo = panels * rank->index / rank->world_size * granule, hi = panels * (rank->index + 1) / rank->world_size * granule;
-	if (rank->options.head_on_rank0) {
+	if (all_on_rank0) {
 		lo = rank->index ? vocab : 0;
 		hi = vocab;
 	}
@@ -225,13 +377,18 @@ static enum status alloc_outer(struct rank *rank, struct error *err)
 	const struct model_config *c = &rank->model->config;
 	const struct manifest *m = &rank->model->manifest;
 	struct rank_weights *w = &rank->weights;
-	int begin, end;
-	head_range(rank, &begin, &end);
+	const bool split = rank->options.embedding_split;
+	int begin, end, rows = c->vocab_size;
+	if (split) {
+		vocab_range(rank, c->tied && rank->options.head_on_rank0, &w->embed_begin, &end);
+		rows = end - w->embed_begin;
+	}
+	vocab_range(rank, rank->options.head_on_rank0, &begin, &end);
 	w->head_begin = begin;
-	TRY(alloc_linear(rank, manifest_find(m, WEIGHT_EMBED, -1), c->vocab_size, c->hidden_size, MEM_REPLICATED, &w->embed, err));
+	TRY(alloc_linear(rank, manifest_find(m, WEIGHT_EMBED, -1), rows, c->hidden_size, split ? MEM_SHARDED : MEM_REPLICATED, &w->embed, err));
 	TRY(rank_alloc(rank, (size_t)c->hidden_size * sizeof(float), MEM_REPLICATED, "final norm", (void **)&w->final_norm, err));
 	if (c->tied) {
-		w->head = linear_view(rank->device->vt, &w->embed, begin, end - begin);
+		w->head = linear_view(rank->device->vt, &w->embed, begin - w->embed_begin, end - begin);
 		return STATUS_OK;
 	}
 	return alloc_linear(rank, manifest_find(m, WEIGHT_LM_HEAD, -1), end - begin, c->hidden_size, MEM_SHARDED, &w->head, err);
@@ -266,11 +423,40 @@ static enum status bring_layer(struct rank *rank, struct rank *const *ranks, int
 				here = place_in((struct fused_weight *)(base + parts[i].field), n0);
 				if (owner_base) there = place_in((struct fused_weight *)(owner_base + parts[i].field), n0);
 			} else {
+				TRY(vector_rows(rank, layer, parts[i].field, &here.stride, err));
 				here.vector = *(float **)(base + parts[i].field) + n0;
 				if (owner_base) there.vector = *(float **)(owner_base + parts[i].field) + n0;
 			}
 			TRY(bring(rank, w, &here, owner_base ? &there : NULL, spec.owner, &spec, err));
 			n0 += (int)spec.local_rows;
+		}
+	}
+	return STATUS_OK;
+}
+
+/* An expert's rows of gate, up or down. */
+static struct linear_weight expert_linear(const struct moe_weights *w, enum weight_role role, int expert)
+{
+	struct linear_weight linear = role == WEIGHT_EXPERT_DOWN ? w->down : w->gate_up;
+	linear.data = (char *)linear.data + (size_t)expert * (role == WEIGHT_EXPERT_DOWN ? w->down_bytes : w->gate_up_bytes);
+	return linear;
+}
+
+/* The experts of a layer: every rank has its own part of each, so nothing is shared. */
+static enum status bring_experts(struct rank *rank, struct rank *const *ranks, int layer, uint64_t *seq, struct error *err)
+{
+	static const enum weight_role roles[] = {WEIGHT_EXPERT_GATE, WEIGHT_EXPERT_UP, WEIGHT_EXPERT_DOWN};
+	const struct moe_weights *op = &rank->weights.layers[layer].moe.op;
+	for (size_t i = 0; i < PARTS(roles) && !ranks; i++) {
+		const struct weight *w = manifest_find(&rank->model->manifest, roles[i], layer);
+		struct shard_spec spec;
+		if (!w) continue;
+		TRY(shard_of(&spec, w, rank->world_size, rank->index, err));
+		for (int e = 0; e < w->experts; e++) {
+			const struct linear_weight linear = expert_linear(op, roles[i], e);
+			const struct place here = {.linear = &linear, .expert = e, .n0 = roles[i] == WEIGHT_EXPERT_UP ? (int)spec.local_rows : 0};
+			TRY(visit(rank, seq, err));
+			TRY(bring(rank, w, &here, NULL, rank->index, &spec, err));
 		}
 	}
 	return STATUS_OK;
@@ -282,10 +468,11 @@ static enum status bring_outer(struct rank *rank, struct rank *const *ranks, uin
 	struct rank_weights *w = &rank->weights;
 	const struct weight *embed = manifest_find(&rank->model->manifest, WEIGHT_EMBED, -1);
 	const struct weight *norm = manifest_find(&rank->model->manifest, WEIGHT_FINAL_NORM, -1);
-	struct shard_spec whole = {.axis = -1, .local_rows = c->vocab_size, .local_cols = c->hidden_size};
+	const bool split = rank->options.embedding_split;
+	struct shard_spec whole = {.axis = split ? 0 : -1, .begin = w->embed_begin, .local_rows = w->embed.n, .local_cols = c->hidden_size};
 	struct place here = {.linear = &w->embed}, there = {.linear = ranks ? &ranks[0]->weights.embed : NULL};
 	TRY(visit(rank, seq, err));
-	TRY(bring(rank, embed, &here, ranks ? &there : NULL, 0, &whole, err));
+	if (w->embed.n) TRY(bring(rank, embed, &here, ranks ? &there : NULL, split ? rank->index : 0, &whole, err));
 	whole = (struct shard_spec){.axis = -1, .local_rows = c->hidden_size, .local_cols = 1};
 	here = (struct place){.vector = w->final_norm};
 	there = (struct place){.vector = ranks ? ranks[0]->weights.final_norm : NULL};
@@ -302,7 +489,10 @@ static enum status bring_all(struct rank *rank, struct rank *const *ranks, struc
 {
 	uint64_t seq = 0;
 	TRY(bring_outer(rank, ranks, &seq, err));
-	for (int layer = 0; layer < rank->model->config.layers; layer++) TRY(bring_layer(rank, ranks, layer, &seq, err));
+	for (int layer = 0; layer < rank->model->config.layers; layer++) {
+		TRY(bring_layer(rank, ranks, layer, &seq, err));
+		TRY(bring_experts(rank, ranks, layer, &seq, err));
+	}
 	return rank->device->vt->stream_sync(rank->stream, group_deadline(rank->group), group_abort_flag(rank->group), err);
 }
 
@@ -312,7 +502,11 @@ enum status loader_read(struct rank *rank, struct error *err)
 	rank->weights.layers = mem_zalloc((size_t)layers, sizeof *rank->weights.layers, "layer table", err);
 	if (!rank->weights.layers) return STATUS_NO_MEMORY;
 	TRY(alloc_outer(rank, err));
-	for (int layer = 0; layer < layers; layer++) TRY(alloc_layer(rank, layer, err));
+	for (int layer = 0; layer < layers; layer++) {
+		TRY(alloc_linears(rank, layer, err));
+		TRY(alloc_vectors(rank, layer, err));
+		TRY(alloc_moe(rank, layer, err));
+	}
 	return bring_all(rank, NULL, err);
 }
 

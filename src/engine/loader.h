@@ -13,6 +13,8 @@ enum status loader_check(const struct model *model, const struct device_ops *ops
 enum status loader_read(struct rank *rank, struct error *err) NODISCARD;
 /* Copies the rest from `ranks`, all of which have finished loader_read. */
 enum status loader_share(struct rank *rank, struct rank *const *ranks, struct error *err) NODISCARD;
+/* The type that the embedding is stored in. */
+enum dtype loader_embedding_dtype(const struct model *model);
 /* Bytes of weights that one rank reads and holds, for progress. */
 uint64_t loader_bytes(const struct model *model);
 

@@ -11,11 +11,25 @@ struct rank_shape rank_shape(const struct model_config *c, int world_size)
 {
 	struct rank_shape s = {.q_heads = c->q_heads / world_size,
 	                       .kv_heads = c->kv_heads >= world_size ? c->kv_heads / world_size : 1,
-	                       .inner = c->intermediate_size / world_size};
+	                       .inner = c->moe.layers < c->layers ? c->intermediate_size / world_size : 0};
 	s.q_cols = s.q_heads * c->head_dim;
 	s.kv_cols = s.kv_heads * c->head_dim;
-	s.qkv_cols = s.q_cols + 2 * s.kv_cols;
+	s.qkv_cols = s.q_cols * (c->attn_output_gate ? 2 : 1) + 2 * s.kv_cols;
+	s.gdn_k_heads = c->gdn.k_heads / world_size;
+	s.gdn_v_heads = c->gdn.v_heads / world_size;
+	s.gdn_k_cols = s.gdn_k_heads * c->gdn.k_dim;
+	s.gdn_v_cols = s.gdn_v_heads * c->gdn.v_dim;
+	s.qkvz_cols = 2 * s.gdn_k_cols + 2 * s.gdn_v_cols;
 	return s;
+}
+
+struct gdn_layout rank_gdn_layout(const struct rank *rank)
+{
+	const struct model_config *c = &rank->model->config;
+	struct rank_shape shape = rank_shape(c, rank->world_size);
+	return (struct gdn_layout){.layers = model_gdn_layers(c), .slots = rank->options.kv.states ? rank->options.kv.states + 1 : 0,
+	                           .k_heads = shape.gdn_k_heads, .v_heads = shape.gdn_v_heads, .k_dim = c->gdn.k_dim, .v_dim = c->gdn.v_dim,
+	                           .conv_kernel = c->gdn.conv_kernel, .dtype = rank->activation};
 }
 
 enum status rank_alloc(struct rank *rank, size_t bytes, enum mem_tag tag, const char *what, void **out, struct error *err)
@@ -61,16 +75,16 @@ static enum status host_alloc(struct rank *rank, size_t bytes, const char *what,
 /* Byte offsets of the metadata arrays of a step. They depend on its sizes alone, so that a recorded step may keep the pointers.
  * output_row is last: a head pass over rows of the step writes more of it. */
 struct meta_layout {
-	size_t token, position, kv_slot, row_start, kv_len, block_table, output_row, bytes;
+	size_t token, position, kv_slot, row_start, kv_len, state_read, state_write, block_table, output_row, bytes;
 };
 
 static struct meta_layout meta_layout(int rows, int seqs, int outputs, int max_blocks)
 {
 	size_t at = 0;
 	struct meta_layout m;
-	size_t *const offsets[] = {&m.token, &m.position, &m.kv_slot, &m.row_start, &m.kv_len, &m.block_table, &m.output_row};
-	const size_t counts[] = {(size_t)rows, (size_t)rows,           (size_t)rows, (size_t)seqs + 1, (size_t)seqs, (size_t)seqs * (size_t)max_blocks,
-	                         (size_t)outputs};
+	size_t *const offsets[] = {&m.token, &m.position, &m.kv_slot, &m.row_start, &m.kv_len, &m.state_read, &m.state_write, &m.block_table, &m.output_row};
+	const size_t counts[] = {(size_t)rows, (size_t)rows, (size_t)rows, (size_t)seqs + 1, (size_t)seqs, (size_t)seqs, (size_t)seqs,
+	                         (size_t)seqs * (size_t)max_blocks, (size_t)outputs};
 	for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
 		*offsets[i] = at;
 		at = (at + counts[i] * sizeof(int32_t) + 63) / 64 * 64;
@@ -84,6 +98,15 @@ static size_t logits_columns(const struct rank *rank)
 {
 	bool whole = rank->index == 0 && rank_gathers_logits(rank);
 	return (size_t)(whole ? rank->model->config.vocab_size : rank->weights.head.n);
+}
+
+static size_t moe_bytes(const struct rank *rank, int rows)
+{
+	const struct model_config *c = &rank->model->config;
+	const struct moe_shape shape = {.rows = rows, .dtype = rank->activation, .hidden = c->hidden_size, .experts = c->moe.experts, .top_k = c->moe.experts_per_token,
+	                                .inner = c->moe.intermediate / rank->world_size, .shared_inner = c->moe.shared_intermediate / rank->world_size,
+	                                .leaves = rank->model->tree_leaves / rank->world_size};
+	return c->moe.layers ? rank->device->vt->moe_scratch_bytes(rank->device, &shape) : 0;
 }
 
 static enum status prepare_buffers(struct rank *rank, struct error *err)
@@ -101,16 +124,21 @@ static enum status prepare_buffers(struct rank *rank, struct error *err)
 		const char *what;
 	} list[] = {
 		{&b->x, rows * hidden * sizeof(float), "residual stream"},
+		{&b->y, c->four_norms ? rows * hidden * sizeof(float) : 0, "rows to be added"},
 		{&b->h, rows * hidden * act, "normed rows"},
-		{&b->qkv, rows * (size_t)shape.qkv_cols * act, "qkv rows"},
-		{&b->attn, rows * (size_t)shape.q_cols * act, "attention rows"},
+		{&b->qkv, rows * (size_t)largest(shape.qkv_cols, shape.qkvz_cols) * act, "qkv rows"},
+		{&b->ba, rows * 2 * (size_t)shape.gdn_v_heads * act, "ba rows"},
+		{&b->attn, rows * (size_t)largest(shape.q_cols, shape.gdn_v_cols) * act, "attention rows"},
 		{&b->gate_up, rows * 2 * (size_t)shape.inner * act, "gate and up rows"},
 		{&b->act, rows * (size_t)shape.inner * act, "mlp rows"},
+		{&b->moe, moe_bytes(rank, limits.max_rows), "expert rows"},
 		{&b->head_x, outputs * hidden * sizeof(float), "output rows"},
 		{&b->head_h, outputs * hidden * act, "normed output rows"},
 		{&b->logits, outputs * logits_columns(rank) * sizeof(float), "logits"},
 		{&b->rope, (size_t)rank->options.max_context * rotary * sizeof(float), "rope table"},
 		{&b->cos_sin, rows * rotary * sizeof(float), "rope rows"},
+		{&b->rope_local, c->two_ropes ? (size_t)rank->options.max_context * rotary * sizeof(float) : 0, "rope table of sliding layers"},
+		{&b->cos_sin_local, c->two_ropes ? rows * rotary * sizeof(float) : 0, "rope rows of sliding layers"},
 		{&b->meta, meta, "step metadata"},
 	};
 	for (size_t i = 0; i < sizeof list / sizeof *list; i++) {
@@ -149,16 +177,15 @@ static enum status prepare_sampler(struct rank *rank, struct error *err)
 
 #define ROPE_CHUNK 256 /* positions */
 
-static enum status prepare_rope(struct rank *rank, struct error *err)
+static enum status fill_rope(struct rank *rank, const struct rope_table *table, float *out, struct error *err)
 {
-	const struct rope_table *table = &rank->model->rope;
 	const size_t row = (size_t)table->rotary_dim;
 	float *chunk = mem_zalloc(ROPE_CHUNK * row, sizeof *chunk, "rope rows", err);
 	enum status st = chunk ? STATUS_OK : STATUS_NO_MEMORY;
 	for (int at = 0; at < rank->options.max_context && st == STATUS_OK; at += ROPE_CHUNK) {
 		int n = rank->options.max_context - at < ROPE_CHUNK ? rank->options.max_context - at : ROPE_CHUNK;
 		for (int i = 0; i < n; i++) rope_row(table, at + i, chunk + (size_t)i * row);
-		TRY_GOTO(rank->device->vt->copy(rank->stream, rank->buffers.rope + (size_t)at * row, chunk, (size_t)n * row * sizeof *chunk, COPY_TO_DEVICE,
+		TRY_GOTO(rank->device->vt->copy(rank->stream, out + (size_t)at * row, chunk, (size_t)n * row * sizeof *chunk, COPY_TO_DEVICE,
 		                                err), out);
 		TRY_GOTO(rank->device->vt->stream_sync(rank->stream, group_deadline(rank->group), group_abort_flag(rank->group), err), out);
 	}
@@ -173,12 +200,16 @@ enum status rank_prepare(struct rank *rank, struct error *err)
 	struct rank_shape shape = rank_shape(c, rank->world_size);
 	const struct kv_options *kv = &rank->options.kv;
 	TRY(kv_create(&rank->pool, kv, err));
-	rank->cache.layout = (struct kv_layout){.layers = c->layers, .blocks = kv->blocks + 1, .block_tokens = kv->block_tokens,
+	rank->cache.layout = (struct kv_layout){.layers = c->layers - model_gdn_layers(c), .blocks = kv->blocks + 1, .block_tokens = kv->block_tokens,
 	                                        .kv_heads = shape.kv_heads, .head_dim = c->head_dim, .dtype = rank->activation};
 	TRY(rank_alloc(rank, rank->device->vt->kv_bytes(&rank->cache.layout), MEM_KV, "kv cache", &rank->cache.data, err));
+	rank->state.layout = rank_gdn_layout(rank);
+	if (rank->state.layout.slots)
+		TRY(rank_alloc(rank, gdn_cache_bytes(&rank->state.layout), MEM_STATE, "state of sequences", &rank->state.data, err));
 	TRY(prepare_buffers(rank, err));
 	TRY(prepare_sampler(rank, err));
-	return prepare_rope(rank, err);
+	if (c->two_ropes) TRY(fill_rope(rank, &rank->model->rope_local, rank->buffers.rope_local, err));
+	return fill_rope(rank, &rank->model->rope, rank->buffers.rope, err);
 }
 
 void rank_release(struct rank *rank)
@@ -196,12 +227,14 @@ void rank_release(struct rank *rank)
 		vt->close(rank->device);
 	}
 	free(rank->allocations);
+	free(rank->notes);
 	free(rank->host_blocks);
 	free(rank->weights.layers);
 	kv_destroy(&rank->pool);
 	rank->device = NULL;
 	rank->stream = NULL;
 	rank->allocations = NULL;
+	rank->notes = NULL;
 	rank->host_blocks = NULL;
 	rank->allocation_count = rank->allocation_capacity = rank->host_block_count = 0;
 	rank->buffers = (struct rank_buffers){0};
@@ -220,6 +253,8 @@ static void view_rows(struct rank *rank, const struct meta_layout *at, int rows,
 	                                .cos_sin = rank->buffers.cos_sin,
 	                                .row_start = (const int32_t *)(device + at->row_start),
 	                                .kv_len = (const int32_t *)(device + at->kv_len),
+	                                .state_read = (const int32_t *)(device + at->state_read),
+	                                .state_write = (const int32_t *)(device + at->state_write),
 	                                .block_table = (const int32_t *)(device + at->block_table),
 	                                .max_blocks = rank->options.kv.max_blocks};
 	rank->output_row = (const int32_t *)(device + at->output_row);
@@ -241,11 +276,14 @@ static void pad_rows(struct rank *rank, const struct meta_layout *at, int begin,
 	int32_t *token = (int32_t *)(host + at->token), *position = (int32_t *)(host + at->position), *slot = (int32_t *)(host + at->kv_slot);
 	int32_t *row_start = (int32_t *)(host + at->row_start), *kv_len = (int32_t *)(host + at->kv_len);
 	int32_t *output_row = (int32_t *)(host + at->output_row), *table = (int32_t *)(host + at->block_table);
+	int32_t *read = (int32_t *)(host + at->state_read), *write = (int32_t *)(host + at->state_write);
 	for (int i = begin; i < end; i++) {
 		token[i] = position[i] = slot[i] = 0;
 		row_start[i + 1] = i + 1;
 		kv_len[i] = 1;
 		output_row[i] = i;
+		read[i] = -1;
+		write[i] = 0;
 		table[(size_t)i * (size_t)rank->options.kv.max_blocks] = 0;
 	}
 }
@@ -263,6 +301,11 @@ enum status rank_assemble(struct rank *rank, const struct step_plan *plan, int b
 	memcpy(host + at.output_row, plan->output_row, (size_t)plan->outputs * sizeof(int32_t));
 	int32_t *slot = (int32_t *)(host + at.kv_slot), *table = (int32_t *)(host + at.block_table);
 	for (int i = 0; i < plan->rows; i++) slot[i] = kv_slot(rank->pool, plan->slot[plan->seq_of_row[i]], plan->position[i]);
+	int32_t *read = (int32_t *)(host + at.state_read), *write = (int32_t *)(host + at.state_write);
+	for (int s = 0; s < plan->seqs; s++) {
+		read[s] = kv_state_read(rank->pool, plan->slot[s]);
+		write[s] = kv_state_write(rank->pool, plan->slot[s]);
+	}
 	for (int s = 0; s < plan->seqs; s++)
 		memcpy(table + (size_t)s * (size_t)max_blocks, kv_table(rank->pool, plan->slot[s]),
 		       (size_t)kv_seq_blocks(rank->pool, plan->slot[s]) * sizeof(int32_t));
@@ -272,6 +315,7 @@ enum status rank_assemble(struct rank *rank, const struct step_plan *plan, int b
 	} else {
 		view_rows(rank, &at, plan->rows, plan->seqs);
 		rank->all_rows = step_plan_decodes(plan);
+		while (rank->rows.single_seqs < plan->seqs && plan->row_start[rank->rows.single_seqs + 1] == rank->rows.single_seqs + 1) rank->rows.single_seqs++;
 		for (int s = 0; s < plan->seqs; s++) {
 			rank->rows.max_kv_len = largest(rank->rows.max_kv_len, plan->kv_len[s]);
 			rank->rows.max_seq_rows = largest(rank->rows.max_seq_rows, plan->row_start[s + 1] - plan->row_start[s]);

@@ -11,35 +11,59 @@
 #include "device/device.h"
 #include "engine/kv.h"
 #include "engine/step.h"
+#include "engine/step_clock.h"
 #include "engine/trace.h"
 #include "model/config.h"
 #include "model/rope.h"
 #include "model/shard.h"
 #include "model/source.h"
 
+struct whitelist;
+
 /* Parameters of one input below each other: their outputs are consecutive columns. Those of equal type that follow each other are one
  * linear; where a checkpoint mixes types there are several. */
-#define FUSED_MAX_PARTS 3
+#define FUSED_MAX_PARTS 4
 struct fused_weight {
 	struct linear_weight part[FUSED_MAX_PARTS];
 	int begin[FUSED_MAX_PARTS]; /* first output of each */
 	int parts;
 };
 
+/* A layer has the weights of its mixer, attention or gated delta net, and of its MLP; what it does not have is zero. */
+struct gdn_weights {
+	struct fused_weight qkvz;     /* [(2 Hk dk + 2 Hv dv)/P, H] q rows, k rows, v rows, z rows */
+	struct fused_weight ba;       /* [2 Hv/P, H] b rows, a rows */
+	struct fused_weight out;      /* [H, Hv/P * dv] */
+	float *conv;                  /* [Kc][q|k|v channels of this rank] */
+	float *a_log, *dt_bias;       /* [Hv/P] */
+	float *norm;                  /* [dv] */
+};
+
+/* Instead of gate_up and down. `op` is what the forward pass uses: views of the others, and all experts in one block each. */
+struct expert_weights {
+	struct fused_weight router;   /* [E, H], and with a shared expert its gate [1, H] */
+	struct fused_weight shared_gate_up, shared_down;
+	struct moe_weights op;
+};
+
 struct layer_weights {
-	struct fused_weight qkv;      /* [(Nq + 2 Nkv)/P * D, H] q rows, k rows, v rows */
+	struct gdn_weights gdn;
+	struct expert_weights moe;
+	struct fused_weight qkv;      /* [(Nq + 2 Nkv + gate: Nq)/P * D, H] q rows, k rows, v rows, gate rows where the model has them */
 	struct fused_weight o;        /* [H, Nq/P * D] */
 	struct fused_weight gate_up;  /* [2I/P, H] gate rows, up rows */
 	struct fused_weight down;     /* [H, I/P] */
 	float *qkv_bias;              /* [outputs of qkv] or NULL */
 	float *o_bias, *down_bias;    /* [H] or NULL: added once, after the sum */
 	float *gate_up_bias;          /* [2I/P] or NULL */
-	float *input_norm, *post_norm; /* [H] */
+	float *mixed_norm, *mlp_norm;  /* [H] of what attention and the MLP add to the residual stream, or NULL */
+	float *input_norm, *post_norm; /* [H], before them; centred ones (config.centred_norms) with their 1 added, as all norms here */
 	float *q_norm, *k_norm;       /* [D] or NULL */
 };
 
 struct rank_weights {
-	struct linear_weight embed; /* [V, H], whole on every rank */
+	struct linear_weight embed; /* [V, H], or of a split embedding this rank's rows */
+	int embed_begin;            /* token of the first of them */
 	struct linear_weight head;  /* [head rows of this rank, H]; a view of embed when tied */
 	int head_begin;             /* first vocabulary row of `head` */
 	float *final_norm;          /* [H] */
@@ -50,11 +74,14 @@ struct rank_weights {
  * where no type is said. */
 struct rank_buffers {
 	float *x;       /* [T, H] residual stream */
+	float *y;       /* [T, H] what a sub-layer adds to it, where that is normed first; NULL: it is not */
 	void *h;        /* [T, H] normed */
-	void *qkv;      /* [T, outputs of qkv] */
-	void *attn;     /* [T, Nq/P * D] */
+	void *qkv;      /* [T, outputs of qkv, or of qkvz] */
+	void *ba;       /* [T, 2 Hv/P] */
+	void *attn;     /* [T, inputs of o, or of the GDN's out] */
 	void *gate_up;  /* [T, 2I/P] */
 	void *act;      /* [T, I/P] */
+	void *moe;      /* intermediate results of the experts */
 	float *head_x;  /* [outputs, H] */
 	void *head_h;   /* [outputs, H] normed */
 	float *logits;  /* [outputs, head.n]; of rank 0, where the logits are gathered on the device: [outputs, V] */
@@ -62,6 +89,7 @@ struct rank_buffers {
 	void *sample_scratch;
 	float *rope;    /* [context, rotary_dim] cos and sin of every position */
 	float *cos_sin; /* [T, rotary_dim] of the step's rows */
+	float *rope_local, *cos_sin_local; /* the same of sliding layers, where they have a rope of their own */
 	char *meta;     /* device copy of meta_host */
 	char *meta_host; /* host: the arrays of a step, one after another (rank.c) */
 };
@@ -76,7 +104,7 @@ struct recorded_step {
 struct model {
 	struct model_config config;
 	struct manifest manifest;
-	struct rope_table rope;
+	struct rope_table rope, rope_local; /* rope_local: where config.two_ropes */
 	struct source *source;
 	int tree_leaves;
 };
@@ -87,8 +115,13 @@ struct rank_options {
 	int max_context;
 	bool graphs;    /* decode steps are recorded and replayed, where back end and collectives can */
 	bool head_on_rank0; /* rank 0 computes all logits; else each rank those of its vocabulary rows */
+	bool embedding_split; /* each rank has its vocabulary rows of the embedding, those of its head where that is the same table */
 	bool invariant; /* the same bits at every world size, where that is a choice (--tp-invariant) */
+	const struct whitelist *whitelist; /* variants of linears to take; NULL: the device's own choice. Borrowed, the same on all ranks */
+	bool explain;   /* note what was taken for each linear (dispatch.h) */
 };
+
+struct dispatch_notes;
 
 struct rank {
 	int index, world_size;
@@ -99,7 +132,8 @@ struct rank {
 	struct comm *comm;
 	struct group *group;
 	struct rank_weights weights;
-	struct kv_cache cache;
+	struct kv_cache cache; /* of the attention layers */
+	struct gdn_cache state; /* of the GDN layers */
 	struct kv_pool *pool;
 	struct rank_buffers buffers;
 	struct rank *const *peers; /* all ranks; what of theirs may be used when, says where it is used */
@@ -116,6 +150,8 @@ struct rank {
 	int host_block_count;
 	struct recorded_step recorded[STEP_BUCKETS][RESULT_COUNT]; /* graphs.h */
 	int replays; /* which of them in this step, for comparison with the peers */
+	struct dispatch_notes *notes; /* owned; NULL: not asked for */
+	struct step_clock clock;  /* WAKE to REPORT */
 	struct trace *trace;      /* made by the first measurement */
 	bool tracing;             /* the step that is being put on the stream is traced */
 	void **allocations; /* device memory of weights and buffers, for the way out */
@@ -127,9 +163,14 @@ struct rank {
 /* Local heads and widths of a rank. */
 struct rank_shape {
 	int q_heads, kv_heads; /* local; a replicated KV head counts as this rank's own */
-	int q_cols, kv_cols, qkv_cols, inner; /* q_heads*D, kv_heads*D, their sum, I/P */
+	int q_cols, kv_cols, inner;           /* q_heads*D, kv_heads*D, I/P */
+	int qkv_cols;                         /* q, k, v, and the output gate where there is one */
+	int gdn_k_heads, gdn_v_heads;
+	int gdn_k_cols, gdn_v_cols, qkvz_cols; /* k_heads*dk, v_heads*dv, 2 of each */
 };
 struct rank_shape rank_shape(const struct model_config *config, int world_size);
+/* The state cache of a rank, of which model, options and activation are set; no slots: the model has no state. */
+struct gdn_layout rank_gdn_layout(const struct rank *rank);
 
 /* The largest step as the buffers hold it: decode steps are padded to a bucket, which may be more than was asked for. */
 struct step_limits rank_limits(const struct rank_options *options);

@@ -200,6 +200,7 @@ static enum status run_plan(struct tandem *t, struct error *err)
 	t->plan.generation = ++t->generation;
 	choose_result(t);
 	uint64_t before = coordinator_all_reduces(t->coordinator);
+	step_clock_end(&t->clock, TANDEM_PLAN);
 	TRY(coordinator_step(t->coordinator, &t->plan, err));
 	t->collectives_per_step = (int)(coordinator_all_reduces(t->coordinator) - before);
 	return STATUS_OK;
@@ -280,6 +281,7 @@ static enum status step(struct tandem *t, struct tandem_event *events, int max, 
 	if (max < t->max_sequences) return FAIL(err, BAD_INPUT, "step: room for %d events; give room for %d", max, t->max_sequences);
 	if (atomic_load(&t->interrupted)) return FAIL(err, CANCELLED, "interrupted");
 	uint64_t now = clock_ns();
+	step_clock_begin(&t->clock, now);
 	requests_forget_kept(t);
 	scheduler_sweep(t->scheduler, now);
 	give_ended(t, now, events, max, count);
@@ -288,7 +290,10 @@ static enum status step(struct tandem *t, struct tandem_event *events, int max, 
 	*idle = t->plan.rows == 0;
 	if (*idle) return STATUS_OK;
 	TRY(run_plan(t, err));
-	return apply(t, events, count, err);
+	step_clock_begin(&t->clock, clock_ns());
+	TRY(apply(t, events, count, err));
+	step_clock_end(&t->clock, TANDEM_APPLY);
+	return STATUS_OK;
 }
 
 static enum status rebuild(struct tandem *t, struct error *err)
@@ -376,6 +381,7 @@ static enum status whole_prompt(struct tandem *t, const int32_t *tokens, int cou
 {
 	for (int begin = 0; begin < count; begin += t->max_rows) {
 		int end = count - begin < t->max_rows ? count : begin + t->max_rows;
+		step_clock_begin(&t->clock, clock_ns());
 		step_plan_clear(&t->plan);
 		step_plan_add(&t->plan, NULL, 0, tokens, begin, end, 0);
 		TRY(run_plan(t, err));

@@ -1,6 +1,7 @@
 #include "engine/scheduler.h"
 
 #include <assert.h>
+#include <limits.h>
 #include <pthread.h>
 #include <stdlib.h>
 
@@ -9,6 +10,10 @@
 #define MAP_BUCKETS 1024
 /* A head that did not fit is looked at again when there is more room, and after so many plans: others may have cached its prefix. */
 #define PATIENCE 16
+/* A snapshot that stays is wanted so many blocks behind the last: nearer, computing again costs less than the slot and the shorter chunk. */
+#define SNAPSHOT_GAP 2
+/* So many of the queue are looked at for a beginning that they share with a running prefill. */
+#define LOOK_AHEAD 8
 
 struct list {
 	struct sequence *head, *tail;
@@ -45,6 +50,8 @@ enum status scheduler_create(struct scheduler **out, const struct scheduler_opti
 	if (options->max_rows < options->max_seqs || options->max_seqs < 1 || options->kv_blocks < 1 || options->block_tokens < 1)
 		return FAIL(err, BAD_INPUT, "scheduler: %d rows for %d sequences, %d blocks of %d tokens; each sequence needs a row", options->max_rows,
 		            options->max_seqs, options->kv_blocks, options->block_tokens);
+	if (options->states && options->states < 2 * options->max_seqs)
+		return FAIL(err, BAD_INPUT, "scheduler: %d state slots for %d sequences; each needs two during a step", options->states, options->max_seqs);
 	struct scheduler *s = mem_zalloc(1, sizeof *s, "scheduler", err);
 	if (!s) return STATUS_NO_MEMORY;
 	s->options = *options;
@@ -177,6 +184,7 @@ static void leave_slot(struct scheduler *s, struct sequence *q)
 	list_remove(&s->running, q);
 	q->slot = -1;
 	q->computed = 0;
+	q->known_blocks = q->keep_at = q->kept_at = 0;
 }
 
 void scheduler_remove(struct scheduler *s, struct sequence *q, enum sequence_finish finish)
@@ -255,9 +263,12 @@ static enum status adopt(struct scheduler *s, struct sequence *q, struct error *
 	int idle, limit = adoptable_blocks(s, q);
 	if (q->computed % s->options.block_tokens || q->computed / s->options.block_tokens >= limit || !sequence_text(q, &text)) return STATUS_OK;
 	int found = kv_group_match(s->options.kv, q->slot, &text, limit, &idle);
+	if (s->options.states) q->known_blocks = q->computed / s->options.block_tokens + kv_group_known(s->options.kv, q->slot, &text, limit);
 	if (!found) return STATUS_OK;
 	TRY(kv_group_adopt(s->options.kv, q->slot, &text, found, err));
 	q->computed += found * s->options.block_tokens;
+	q->kept_at = q->computed;
+	if (s->options.states) s->stats.state_hits++;
 	if (q->preemptions || q->count > q->prompt_count) return STATUS_OK; /* coming back is no hit of the request's */
 	q->cached_tokens += found * s->options.block_tokens;
 	s->stats.cached_tokens += (uint64_t)(found * s->options.block_tokens);
@@ -352,6 +363,65 @@ static void align_chunk(struct scheduler *s, const struct sequence *q)
 	if (q->hashes && end < q->count && 4 * over <= s->take[q->slot]) s->take[q->slot] -= over;
 }
 
+/* --- snapshots of state ----------------------------------------------------------------------------------------------------- */
+
+/* Blocks that two texts begin with alike. A collision of hashes misplaces a snapshot, no more. */
+static int common_blocks(const struct sequence *a, const struct sequence *b)
+{
+	int low = 0, high = min_int(a->hashed, b->hashed);
+	while (low < high) {
+		int middle = (low + high + 1) / 2;
+		if (a->hashes[middle - 1] == b->hashes[middle - 1]) low = middle;
+		else high = middle - 1;
+	}
+	return low;
+}
+
+/* Moves `at`, where q's next snapshot is wanted, to the end of so many blocks, if that is before it and far enough from the last one. */
+static void want_snapshot(const struct scheduler *s, const struct sequence *q, int blocks, int *at)
+{
+	int size = s->options.block_tokens, tokens = blocks * size;
+	if (tokens > q->computed && tokens >= q->kept_at + SNAPSHOT_GAP * size && tokens < *at) *at = tokens;
+}
+
+static void want_shared(const struct scheduler *s, const struct sequence *q, const struct sequence *r, int *at)
+{
+	if (!r->hashes) return;
+	int blocks = min_int(common_blocks(q, r), adoptable_blocks(s, r));
+	if (r->computed < blocks * s->options.block_tokens) want_snapshot(s, q, blocks, at);
+}
+
+/* The next length whose state others will want: where they were seen, or are waiting, to go another way; the end of the prompt, from where a
+ * conversation goes on; and every so many tokens of it. INT_MAX: none. */
+static int next_snapshot(const struct scheduler *s, const struct sequence *q)
+{
+	int size = s->options.block_tokens, every = s->options.state_every / size, at = INT_MAX, looked = 0;
+	want_snapshot(s, q, q->known_blocks, &at);
+	want_snapshot(s, q, (q->prompt_count - 1) / size, &at);
+	if (every && q->computed < q->prompt_count) want_snapshot(s, q, (q->computed / size / every + 1) * every, &at);
+	for (const struct sequence *r = q->next; r; r = r->next)
+		if (in_prefill(r)) want_shared(s, q, r, &at);
+	for (const struct sequence *r = s->queue.head; r && looked < LOOK_AHEAD; r = r->next, looked++) want_shared(s, q, r, &at);
+	return at;
+}
+
+/* Ends a chunk where a snapshot is wanted. */
+static void cut_chunk(struct scheduler *s, struct sequence *q)
+{
+	if (!s->options.states || !q->hashes) return;
+	q->keep_at = next_snapshot(s, q);
+	s->take[q->slot] = min_int(s->take[q->slot], q->keep_at - q->computed);
+}
+
+/* What a committed length leaves to others; in places where nobody asked for it only until the sequence is further. */
+static void keep_state(struct scheduler *s, struct sequence *q)
+{
+	if (!s->options.states) return;
+	bool wanted = q->computed == q->keep_at;
+	kv_group_snapshot(s->options.kv, q->slot, !wanted);
+	if (wanted) q->kept_at = q->computed;
+}
+
 /* Rows by the row budget alone. Returns how many sequences prefill. */
 static int share_rows(struct scheduler *s)
 {
@@ -368,9 +438,19 @@ static int share_rows(struct scheduler *s)
 	budget -= give_rows(s, oldest, prefills > 1 ? budget - budget / 4 : budget);
 	for (struct sequence *q; budget > 0 && prefills > 1 && (q = shortest_without_rows(s));) budget -= give_rows(s, q, budget);
 	if (budget > 0) give_rows(s, oldest, budget);
-	for (struct sequence *q = oldest; q; q = q->next)
-		if (in_prefill(q)) align_chunk(s, q);
+	for (struct sequence *q = oldest; q; q = q->next) {
+		if (!in_prefill(q)) continue;
+		cut_chunk(s, q);
+		align_chunk(s, q);
+	}
 	return prefills;
+}
+
+/* Whether q can go on where r's rows of this step end: there must be a state of its own text. */
+static bool can_follow(const struct scheduler *s, const struct sequence *q, const struct sequence *r)
+{
+	int size = s->options.block_tokens, end = r->computed + s->take[r->slot], blocks = end / size;
+	return !s->options.states || (end % size == 0 && blocks <= adoptable_blocks(s, q) && r->hashes[blocks - 1] == q->hashes[blocks - 1]);
 }
 
 /* True if an older sequence computes in this step the block where q stands, with the same text up to it. */
@@ -380,7 +460,7 @@ static bool has_twin(const struct scheduler *s, const struct sequence *q)
 	if (!q->hashes || !s->take[q->slot] || q->computed % size || block >= adoptable_blocks(s, q)) return false;
 	for (const struct sequence *r = s->running.head; r != q; r = r->next)
 		if (r->hashes && r->computed <= block * size && r->computed + s->take[r->slot] >= (block + 1) * size &&
-		    r->hashes[block] == q->hashes[block])
+		    r->hashes[block] == q->hashes[block] && can_follow(s, q, r))
 			return true;
 	return false;
 }
@@ -449,7 +529,10 @@ enum status scheduler_plan(struct scheduler *s, struct step_plan *plan, uint64_t
 
 void scheduler_committed(struct scheduler *s, const struct step_plan *plan)
 {
-	for (int i = 0; i < plan->seqs; i++) plan->sequence[i]->computed = plan->kv_len[i];
+	for (int i = 0; i < plan->seqs; i++) {
+		plan->sequence[i]->computed = plan->kv_len[i];
+		keep_state(s, plan->sequence[i]);
+	}
 	s->stats.computed_tokens += (uint64_t)plan->rows;
 }
 

@@ -19,6 +19,8 @@ struct scheduler_options {
 	int max_rows;  /* of a step; at least max_seqs */
 	int kv_blocks; /* of each pool */
 	int block_tokens;
+	int states;      /* state slots of each pool, at least two a sequence; 0: the model has no state */
+	int state_every; /* tokens of a prompt between two snapshots that are kept for their own sake; 0: none are */
 	int max_queue; /* sequences that may wait beyond those that free slots will take; 0: no limit */
 	struct kv_group *kv; /* borrowed */
 };
@@ -29,6 +31,7 @@ struct scheduler_stats {
 	uint64_t prompt_tokens;   /* of admitted sequences, each counted once */
 	uint64_t cached_tokens;   /* of these, adopted from the prefix cache */
 	uint64_t computed_tokens; /* rows committed, recomputation included */
+	uint64_t state_hits;      /* snapshots of state that sequences went on from */
 };
 
 enum status scheduler_create(struct scheduler **out, const struct scheduler_options *options, struct error *err) NODISCARD;

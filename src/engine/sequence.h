@@ -41,6 +41,9 @@ struct sequence {
 	uint64_t started_ns;                /* first admission; 0: not yet */
 	int cached_tokens;                  /* of the prompt, adopted instead of computed */
 	int preemptions;
+	int known_blocks; /* of models with state: blocks of this text that others have computed, as far as was seen */
+	int keep_at;      /* length whose state is to be kept next; 0: none */
+	int kept_at;      /* length of the last snapshot that it took up or left, while running */
 	_Atomic bool cancelled; /* wanted; takes effect between steps */
 	struct sequence *next, *previous; /* the list it is in */
 	struct sequence *map_next;        /* same bucket of the map of ids */

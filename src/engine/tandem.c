@@ -10,12 +10,15 @@
 #include "base/clock.h"
 #include "base/mem.h"
 #include "engine/loader.h"
+#include "model/plan.h"
+#include "model/skipped.h"
 
 #define DEFAULT_CONTEXT 8192
 #define DEFAULT_CHUNK 512
 #define DEFAULT_SEQUENCES 8
 #define DEFAULT_BLOCK_TOKENS 32
 #define DEFAULT_TIMEOUT_MS 30000
+#define DEFAULT_STATE_EVERY 4096 /* tokens: the KV of so many is about as large as two states, of models that have both */
 
 int engine_error(struct tandem_error *out, enum status code, const struct error *err)
 {
@@ -74,10 +77,26 @@ static enum status read_lm_head(struct tandem *t, const char *name, struct error
 	return STATUS_OK;
 }
 
+/* A partial sum must hold the table's elements as they are. */
+static enum status choose_embedding(struct tandem *t, const char *choice, struct error *err)
+{
+	const struct model_config *c = &t->model.config;
+	if (strcmp(choice, "auto") && strcmp(choice, "vocab") && strcmp(choice, "replicated"))
+		return FAIL(err, USAGE, "embedding: '%s'; give auto, replicated or vocab", choice);
+	const enum dtype partial = t->invariant || !t->ops->activation ? DTYPE_F32 : t->ops->activation(c->dtype);
+	const enum dtype table = loader_embedding_dtype(&t->model);
+	const bool exact = partial == DTYPE_F32 || partial == table;
+	t->embedding_split = shard_embedding(c, t->world_size, choice, t->ops->one_memory);
+	if (!t->embedding_split || exact) return STATUS_OK;
+	t->embedding_split = false;
+	if (!strcmp(choice, "auto")) return STATUS_OK;
+	return FAIL(err, UNSUPPORTED, "embedding: a table of %s would be rounded to %s on its way between ranks; take --embedding replicated", dtype_name(table),
+	            dtype_name(partial));
+}
+
 static enum status read_options(struct tandem *t, const struct tandem_options *o, struct error *err)
 {
 	if (!o->model) return FAIL(err, USAGE, "model: no path given; name a model folder");
-	if (o->whitelist) return FAIL(err, UNSUPPORTED, "whitelist: kernel tables are not supported by this version; leave --whitelist out");
 	const char *device = o->device ? o->device : "cpu";
 	t->ops = device_find(device);
 	if (!t->ops) return FAIL(err, USAGE, "device: '%s' is not in this build; it has %s", device, device_names());
@@ -103,6 +122,7 @@ static enum status read_options(struct tandem *t, const struct tandem_options *o
 			return FAIL(err, USAGE, "--fault: rank %d of a group of %d; give 0 to %d", t->fault.entries[i].rank, t->world_size, t->world_size - 1);
 	t->graphs = t->ops->graph_begin && !o->no_graphs;
 	t->invariant = o->tp_invariant;
+	t->explain = o->explain_dispatch;
 	TRY(read_lm_head(t, o->lm_head ? o->lm_head : "auto", err));
 	if (o->log) {
 		t->user_log = o->log;
@@ -113,6 +133,16 @@ static enum status read_options(struct tandem *t, const struct tandem_options *o
 	return STATUS_OK;
 }
 
+/* Whole or not at all: a table that was made for something else says nothing here. */
+static enum status open_whitelist(struct tandem *t, const char *path, struct error *err)
+{
+	TRY(whitelist_load(&t->whitelist, path, err));
+	enum status st = whitelist_check_model(&t->whitelist, &t->model.config, t->world_size, err);
+	if (st != STATUS_OK) error_prefix(err, "%.200s", path);
+	else log_write(&t->log, LOG_INFO, "whitelist %s: %d entries, hash %.12s", path, t->whitelist.entries, t->whitelist.hash);
+	return st;
+}
+
 static enum status open_model(struct tandem *t, const struct tandem_options *o, struct error *err)
 {
 	struct model *m = &t->model;
@@ -120,13 +150,19 @@ static enum status open_model(struct tandem *t, const struct tandem_options *o, 
 	TRY(generation_defaults_load(&t->defaults, &m->config, o->model, err));
 	if (m->config.cannot_run[0]) return FAIL(err, UNSUPPORTED, "%s: %s", o->model, m->config.cannot_run);
 	TRY(shard_degree(&m->config, t->world_size, err));
+	if (o->whitelist) TRY(open_whitelist(t, o->whitelist, err));
 	m->tree_leaves = shard_tree_leaves(&m->config);
 	TRY(rope_init(&m->rope, &m->config, err));
+	if (m->config.two_ropes) TRY(rope_init_local(&m->rope_local, &m->config, err));
 	if (o->random_weights) TRY(source_open_random(&m->source, o->random_seed, m->config.dtype, err));
 	else TRY(source_open_checkpoint(&m->source, o->model, &t->log, err));
 	manifest_match(&m->config, m->source);
 	TRY(manifest_init(&m->manifest, &m->config, err));
-	return loader_check(m, t->ops, err);
+	char skipped[SKIPPED_TEXT_BYTES];
+	TRY(skipped_text(skipped, m->source, &m->manifest, err));
+	if (skipped[0]) log_write(&t->log, LOG_INFO, "%s: skipped %s", o->model, skipped);
+	TRY(loader_check(m, t->ops, err));
+	return choose_embedding(t, o->embedding ? o->embedding : "auto", err);
 }
 
 /* Context and KV size. Whether they fit is for the ranks to say: each looks at its device before it allocates. */
@@ -139,6 +175,11 @@ static enum status size_memory(struct tandem *t, const struct tandem_options *o,
 	int64_t tokens = o->kv_tokens ? o->kv_tokens : t->context;
 	TRY(between("kv tokens", tokens, 1, (int64_t)1 << 30, err));
 	t->kv_blocks = (int)((tokens + t->block_tokens - 1) / t->block_tokens);
+	TRY(between("state snapshots", o->state_snapshots, -1, 65536, err));
+	TRY(between("tokens between state snapshots", o->state_every, -1, (int64_t)1 << 30, err));
+	int snapshots = !t->prefix_cache || o->state_snapshots < 0 ? 0 : o->state_snapshots ? o->state_snapshots : t->max_sequences;
+	t->states = model_gdn_layers(c) ? plan_state_slots(t->max_sequences, snapshots) : 0;
+	t->state_every = o->state_every < 0 ? 0 : o->state_every ? o->state_every : DEFAULT_STATE_EVERY;
 	return STATUS_OK;
 }
 
@@ -148,9 +189,10 @@ static struct rank_options rank_options_of(const struct tandem *t)
 	return (struct rank_options){
 		.limits = {.max_rows = t->max_rows, .max_seqs = t->max_sequences, .max_outputs = outputs},
 		.kv = {.blocks = t->kv_blocks, .block_tokens = t->block_tokens, .max_seqs = t->max_sequences,
-		       .max_blocks = (t->context + t->block_tokens - 1) / t->block_tokens, .prefix_cache = t->prefix_cache},
+		       .max_blocks = (t->context + t->block_tokens - 1) / t->block_tokens, .prefix_cache = t->prefix_cache, .states = t->states},
 		.max_context = t->context, .graphs = t->graphs, .invariant = t->invariant,
-		.head_on_rank0 = t->head_on_rank0};
+		.head_on_rank0 = t->head_on_rank0, .embedding_split = t->embedding_split, .whitelist = t->whitelist.shapes ? &t->whitelist : NULL,
+		.explain = t->explain};
 }
 
 static enum status open_group(struct tandem *t, const struct tandem_options *o, struct error *err)
@@ -169,7 +211,8 @@ static enum status open_group(struct tandem *t, const struct tandem_options *o, 
 	if (memory)
 		TRY(device_sampler_create(&t->device_sampler, t->model.config.vocab_size, t->sample_rows, rank_sample_adjusts(&rank), memory, err));
 	struct scheduler_options s = {.max_seqs = t->max_sequences, .max_rows = t->max_rows, .kv_blocks = t->kv_blocks,
-	                              .block_tokens = t->block_tokens, .max_queue = t->max_queue, .kv = coordinator_kv(t->coordinator)};
+	                              .block_tokens = t->block_tokens, .max_queue = t->max_queue, .states = t->states,
+	                              .state_every = t->state_every, .kv = coordinator_kv(t->coordinator)};
 	return scheduler_create(&t->scheduler, &s, err);
 }
 
@@ -188,9 +231,10 @@ int tandem_open(struct tandem **out, const struct tandem_options *o, struct tand
 	TRY_GOTO(size_memory(t, o, &err), fail);
 	TRY_GOTO(open_group(t, o, &err), fail);
 	t->load_ms = (double)(clock_ns() - start) / 1e6;
-	log_write(&t->log, LOG_INFO, "%s: %d rank%s, lm_head %s, embedding replicated, kv %d blocks of %d tokens, prefix cache %s", t->model.config.model_type,
-	          t->world_size, t->world_size == 1 ? "" : "s", t->head_on_rank0 ? "rank0" : "vocab", t->kv_blocks, t->block_tokens,
+	log_write(&t->log, LOG_INFO, "%s: %d rank%s, lm_head %s, embedding %s, kv %d blocks of %d tokens, prefix cache %s", t->model.config.model_type,
+	          t->world_size, t->world_size == 1 ? "" : "s", t->head_on_rank0 ? "rank0" : "vocab", t->embedding_split ? "vocab" : "replicated", t->kv_blocks, t->block_tokens,
 	          t->prefix_cache ? "on" : "off");
+	if (t->states) log_write(&t->log, LOG_INFO, "recurrent state: %d slots a rank, snapshots in those that no sequence needs", t->states);
 	*out = t;
 	return 0;
 fail:
@@ -211,6 +255,7 @@ void tandem_close(struct tandem **engine)
 	step_plan_fini(&t->plan);
 	source_close(&t->model.source);
 	manifest_fini(&t->model.manifest);
+	whitelist_fini(&t->whitelist);
 	free(t);
 }
 
@@ -221,6 +266,7 @@ void tandem_get_rank_bytes(const struct tandem *t, int rank, struct tandem_rank_
 	struct mem_report report;
 	t->ops->report(coordinator_rank(t->coordinator, rank)->device, &report);
 	*out = (struct tandem_rank_bytes){.sharded = report.now[MEM_SHARDED], .replicated = report.now[MEM_REPLICATED], .kv = report.now[MEM_KV],
+	                                  .state = report.now[MEM_STATE],
 	                                  .scratch = report.now[MEM_SCRATCH], .workspace = report.now[MEM_WORKSPACE],
 	                                  .runtime = report.now[MEM_RUNTIME], .peak = report.peak};
 }
@@ -229,13 +275,15 @@ void tandem_get_info(const struct tandem *t, struct tandem_info *out)
 {
 	const struct model_config *c = &t->model.config;
 	*out = (struct tandem_info){.device = t->ops->name, .isa = t->ops->flavour(coordinator_rank(t->coordinator, 0)->device),
-	                            .lm_head = t->head_on_rank0 ? "rank0" : "vocab", .world_size = t->world_size,
+	                            .lm_head = t->head_on_rank0 ? "rank0" : "vocab", .embedding = t->embedding_split ? "vocab" : "replicated",
+	                            .world_size = t->world_size,
 	                            .threads = coordinator_threads(t->coordinator), .vocab_size = c->vocab_size, .layers = c->layers,
 	                            .context = t->context, .max_sequences = t->max_sequences, .eos_count = c->eos_count, .bos = c->bos,
 	                            .collectives_per_step = t->collectives_per_step, .steps = t->generation,
 	                            .checkpoint_bytes_read = source_bytes_read(t->model.source),
 	                            .kv_tokens = (int64_t)t->kv_blocks * t->block_tokens,
-	                            .kv_free_tokens = (int64_t)kv_group_free_blocks(coordinator_kv(t->coordinator)) * t->block_tokens, .load_ms = t->load_ms,
+	                            .kv_free_tokens = (int64_t)kv_group_free_blocks(coordinator_kv(t->coordinator)) * t->block_tokens, .state_slots = t->states,
+	                            .load_ms = t->load_ms,
 	                            .default_temperature = t->defaults.temperature, .default_top_p = t->defaults.top_p,
 	                            .default_repetition_penalty = t->defaults.repetition_penalty, .default_top_k = t->defaults.top_k,
 	                            .default_sample = t->defaults.do_sample};
@@ -256,10 +304,13 @@ void tandem_get_stats(const struct tandem *t, struct tandem_stats *out)
 	                             .prompt_tokens = s.prompt_tokens, .cached_tokens = s.cached_tokens, .generated_tokens = t->generated_tokens,
 	                             .computed_tokens = s.computed_tokens, .preemptions = s.preemptions, .steps = t->generation,
 	                             .aborted_groups = t->aborted_groups, .rebuilds = t->rebuilds, .kv_block_tokens = t->block_tokens,
-	                             .kv_blocks = t->kv_blocks, .kv_free_blocks = kv_group_free_blocks(kv)};
+	                             .kv_blocks = t->kv_blocks, .kv_free_blocks = kv_group_free_blocks(kv), .state_hits = s.state_hits};
 	if (!kv->count) return;
 	out->evictions = kv_evictions(kv->pools[0]);
 	out->kv_cached_blocks = kv_idle_blocks(kv->pools[0]);
+	out->state_snapshots = kv_snapshots(kv->pools[0]);
+	out->state_free_slots = kv_free_states(kv->pools[0]);
+	out->state_evictions = kv_snapshot_evictions(kv->pools[0]);
 }
 
 void tandem_get_health(const struct tandem *t, int rank, struct tandem_health *out)

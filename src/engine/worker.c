@@ -5,6 +5,7 @@
 #include <time.h>
 
 #include "base/clock.h"
+#include "engine/dispatch.h"
 #include "engine/forward.h"
 #include "engine/graphs.h"
 #include "engine/loader.h"
@@ -21,7 +22,8 @@ static enum status join_group(struct worker *w, struct error *err)
 	struct rank *rank = &w->rank;
 	TRY(comm_create(&rank->comm, rank->group, rank->index, rank->device, rank->stream, &w->comm_options, err));
 	rank->adds = rank->world_size == 1 && rank->device->vt->accumulates && !rank->options.invariant;
-	return STATUS_OK;
+	if (!rank->options.whitelist) return STATUS_OK;
+	return dispatch_agree(rank->group, rank->index, rank->comm->sequence, rank->options.whitelist->hash, err);
 }
 
 /* Before anything big is allocated: on a machine that overcommits, lack of memory would show as a killed process. */
@@ -56,6 +58,7 @@ static enum status open_rank(struct worker *w, struct error *err)
 	struct phases phases = {.last = clock_ns()};
 	TRY(w->device_ops->open(&rank->device, &w->device_options, err));
 	TRY(rank->device->vt->stream_create(rank->device, &w->stream_options, &rank->stream, err));
+	TRY(dispatch_apply(rank, err));
 	phase(&phases, "device");
 	TRY(check_room(w, err));
 	TRY(join_group(w, err)); /* all meet here: nobody allocates before everybody has looked */
@@ -88,6 +91,7 @@ static enum status run_step(struct worker *w, struct error *err)
 {
 	struct rank *rank = &w->rank;
 	const struct step_plan *plan = w->plan;
+	step_clock_end(&rank->clock, TANDEM_WAKE);
 	TRY(fault(w, FAULT_RESERVE, plan->generation - 1, err));
 	for (int s = 0; s < plan->seqs; s++)
 		TRY(kv_reserve(rank->pool, plan->slot[s], plan->row_start[s + 1] - plan->row_start[s], err));
@@ -95,13 +99,18 @@ static enum status run_step(struct worker *w, struct error *err)
 	TRY(rank_assemble(rank, plan, bucket, err));
 	if (plan->result == RESULT_SAMPLED && rank->index == 0)
 		TRY(rank->device->vt->copy(rank->stream, rank->buffers.sample, rank->sample_host, plan->sample_bytes, COPY_TO_DEVICE, err));
+	step_clock_end(&rank->clock, TANDEM_PREPARE);
 	TRY(graphs_meet(rank, bucket, plan->result, err));
+	step_clock_end(&rank->clock, TANDEM_MEET);
 	if (bucket) TRY(graphs_replay(rank, bucket, plan->result, err));
 	else TRY(forward_layers(rank, err));
 	TRY(fault(w, FAULT_KERNEL, plan->generation - 1, err));
 	if (!bucket) TRY(forward_head(rank, plan->outputs, plan->result, err));
 	if (plan->result != RESULT_BEST) TRY(rank_fetch_logits(rank, plan->outputs, plan->result == RESULT_SAMPLED ? plan->to_host : NULL, err));
-	return sync_rank(w, err);
+	step_clock_end(&rank->clock, TANDEM_LAUNCH);
+	TRY(sync_rank(w, err));
+	step_clock_end(&rank->clock, TANDEM_WAIT);
+	return STATUS_OK;
 }
 
 static enum status run_head(struct worker *w, struct error *err)
@@ -120,6 +129,7 @@ static enum status measure(struct worker *w, struct error *err)
 	const int bucket = graphs_bucket(rank, plan), outputs = bucket ? bucket : plan->outputs;
 	if (!rank->trace) TRY(trace_create(&rank->trace, rank->device, 24 * rank->model->config.layers + 64, err));
 	trace_begin(rank->trace, "layers");
+	if (rank->notes) rank->notes->rehearsal = true;
 	TRY(graphs_meet(rank, bucket, plan->result, err));
 	TRY(trace_mark(rank->trace, rank->stream, "begin", err));
 	if (w->repeats) {
@@ -132,6 +142,7 @@ static enum status measure(struct worker *w, struct error *err)
 		rank->tracing = false;
 		if (st != STATUS_OK) return st;
 	}
+	if (rank->notes) rank->notes->rehearsal = false;
 	TRY(sync_rank(w, err));
 	return trace_resolve(rank->trace, err);
 }

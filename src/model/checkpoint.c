@@ -254,23 +254,31 @@ static bool checkpoint_has(const struct source *source, const char *name)
 	return find_entry((const struct checkpoint *)source, name) != NULL;
 }
 
-static enum status checkpoint_find(struct source *source, const char *name, struct source_tensor *out, int dims, int64_t rows, int64_t cols,
-                                   struct error *err)
+static const char *checkpoint_at(const struct source *source, size_t i, uint64_t *bytes)
+{
+	const struct checkpoint *c = (const struct checkpoint *)source;
+	if (i >= c->count) return NULL;
+	*bytes = c->entries[i].end - c->entries[i].begin;
+	return c->entries[i].name;
+}
+
+static enum status checkpoint_find(struct source *source, const char *name, struct source_tensor *out, int dims, const int64_t *shape, struct error *err)
 {
 	const struct checkpoint *c = (const struct checkpoint *)source;
 	const struct safetensors_entry *e = find_entry(c, name);
 	char expected[64], found[120];
-	if (dims == 1) snprintf(expected, sizeof expected, "[%" PRId64 "]", rows);
-	else snprintf(expected, sizeof expected, "[%" PRId64 ", %" PRId64 "]", rows, cols);
+	if (dims == 1) snprintf(expected, sizeof expected, "[%" PRId64 "]", shape[0]);
+	else if (dims == 2) snprintf(expected, sizeof expected, "[%" PRId64 ", %" PRId64 "]", shape[0], shape[1]);
+	else snprintf(expected, sizeof expected, "[%" PRId64 ", %" PRId64 ", %" PRId64 "]", shape[0], shape[1], shape[2]);
 	if (!e) return FAIL(err, BAD_INPUT, "%s: tensor \"%s\" of shape %s is missing; the checkpoint does not fit its config.json", c->path, name, expected);
-	if (e->dims != dims || e->shape[0] != rows || (dims == 2 && e->shape[1] != cols)) {
+	if (e->dims != dims || memcmp(e->shape, shape, (size_t)dims * sizeof *shape)) {
 		safetensors_shape_text(found, sizeof found, e);
 		return FAIL(err, BAD_INPUT, "%s: tensor \"%s\": expected shape %s, found %s; the checkpoint does not fit its config.json", c->path, name,
 		            expected, found);
 	}
 	if (e->dtype == DTYPE_COUNT)
 		return FAIL(err, UNSUPPORTED, "%s: tensor \"%s\": dtype %s is not implemented; F32, F16 and BF16 are", c->path, name, e->type);
-	*out = (struct source_tensor){.name = e->name, .dtype = e->dtype, .dims = dims, .shape = {rows, dims == 1 ? 1 : cols}, .internal = e};
+	*out = (struct source_tensor){.name = e->name, .dtype = e->dtype, .dims = dims, .shape = {source_rows(dims, shape), source_cols(dims, shape)}, .internal = e};
 	return STATUS_OK;
 }
 
@@ -305,7 +313,7 @@ static void checkpoint_done(struct source *source, const struct source_tensor *t
 }
 
 static const struct source_ops checkpoint_ops = {
-	.close = checkpoint_close, .find = checkpoint_find, .has = checkpoint_has, .read = checkpoint_read, .done = checkpoint_done};
+	.close = checkpoint_close, .find = checkpoint_find, .has = checkpoint_has, .at = checkpoint_at, .read = checkpoint_read, .done = checkpoint_done};
 
 enum status source_open_checkpoint(struct source **out, const char *path, const struct log *log, struct error *err)
 {

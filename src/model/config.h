@@ -19,7 +19,8 @@
 #define MODEL_MAX_EOS 16
 #define MODEL_MAX_LAYERS 1024
 #define MODEL_MAX_HEAD_DIM 512
-#define MODEL_MAX_ROLES 24
+#define MODEL_MAX_EXPERTS_PER_TOKEN 64 /* of models that run */
+#define MODEL_MAX_ROLES 64
 
 enum rope_type { ROPE_DEFAULT, ROPE_LINEAR, ROPE_DYNAMIC, ROPE_LLAMA3, ROPE_YARN, ROPE_FACTORS };
 
@@ -49,10 +50,19 @@ struct model_config {
 	float rms_eps;
 	bool qkv_bias, o_bias, mlp_bias;
 	bool qk_norm;       /* per-head RMS norm of q and k before rope (Qwen3) */
+	bool centred_norms; /* the norms of the residual stream and of q and k store their weight less 1 */
+	bool four_norms;    /* Gemma: one before and one behind attention, and so the MLP; those behind come before the residual sum */
+	bool gelu;          /* the MLP's gate goes through gelu (tanh form), else silu */
+	bool scaled_embedding; /* rows of the embedding are multiplied by sqrt(hidden_size) */
+	float query_scale;  /* of scores */
+	float attn_softcap, final_softcap; /* scores, logits: c tanh(. / c); 0: none */
+	bool attn_output_gate; /* q_proj has D more rows behind each head's: sigmoid of these scales what attention gives */
 	bool tied;          /* lm_head aliases the embedding */
 	enum dtype dtype;   /* declared; the checkpoint's tensors decide */
 	int rotary_dim;     /* <= head_dim, even */
 	struct rope_config rope;
+	bool two_ropes;     /* sliding layers have rope_local, the others rope */
+	struct rope_config rope_local;
 	int sliding_window; /* tokens; 0: none */
 	uint8_t layer_kind[MODEL_MAX_LAYERS]; /* enum layer_kind */
 	int eos[MODEL_MAX_EOS], eos_count; /* union of config.json and generation_config.json; no default: a class default (Llama: 2)
@@ -66,21 +76,29 @@ struct model_config {
 		int o_block, down_block;                /* inputs of o and down that stay together in every layer; 0: any */
 	} stored;
 
-	/* Planning only. */
-	bool attn_output_gate;
 	struct {
 		int k_heads, k_dim, v_heads, v_dim, conv_kernel;
-		enum dtype state_dtype;
 		bool by_k_head; /* the checkpoint stores q k v z and b a interleaved by k head (qwen3_next), else as flat segments */
 	} gdn;                  /* k_heads 0: no GDN layer */
 	struct {
 		int experts, experts_per_token, intermediate;
 		int shared_intermediate; /* 0: no shared expert */
 		int layers;              /* how many layers have experts instead of one MLP */
+		bool norm_topk;          /* the weights of a token's experts are made to sum to 1 */
+		bool stacked;            /* the checkpoint has all experts in one tensor; manifest_match asks it */
+		bool sparse[MODEL_MAX_LAYERS]; /* which layers have experts */
 	} moe;                  /* experts 0: dense */
 	char tensor_prefix[48]; /* "model." or "model.language_model."; manifest_match asks the checkpoint */
 	char cannot_run[200];   /* empty: runs. Else why not, for the message */
 };
+
+/* How many layers have a state, and no KV. */
+static inline int model_gdn_layers(const struct model_config *config)
+{
+	int layers = 0;
+	for (int i = 0; i < config->layers; i++) layers += config->layer_kind[i] == LAYER_GDN;
+	return layers;
+}
 
 /* Sampling defaults of generation_config.json; absent values are NaN / -1. */
 struct generation_defaults {

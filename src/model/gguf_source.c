@@ -27,7 +27,7 @@ static void gguf_source_close(struct source *source)
 static const struct gguf_tensor *find_tensor(const struct gguf_source *g, const char *name, enum gguf_order *order)
 {
 	char own[128];
-	return gguf_name_of(name, own, sizeof own, order) ? gguf_tensor(&g->file, own) : NULL;
+	return gguf_name_of(&g->file, name, own, sizeof own, order) ? gguf_tensor(&g->file, own) : NULL;
 }
 
 static bool gguf_source_has(const struct source *source, const char *name)
@@ -43,18 +43,18 @@ static void shape_text(char *out, size_t size, int dims, const int64_t *shape)
 	if (n < size) snprintf(out + n, size - n, "]");
 }
 
-static enum status gguf_source_find(struct source *source, const char *name, struct source_tensor *out, int dims, int64_t rows, int64_t cols,
-                                    struct error *err)
+static enum status gguf_source_find(struct source *source, const char *name, struct source_tensor *out, int dims, const int64_t *shape, struct error *err)
 {
 	const struct gguf_source *g = (const struct gguf_source *)source;
 	enum gguf_order order = GGUF_PLAIN;
 	const struct gguf_tensor *t = find_tensor(g, name, &order);
 	char expected[64], found[120], own[128] = "", type[24];
-	(void)gguf_name_of(name, own, sizeof own, &order);
-	shape_text(expected, sizeof expected, dims, (int64_t[]){rows, cols});
+	(void)gguf_name_of(&g->file, name, own, sizeof own, &order);
+	const int64_t rows = source_rows(dims, shape), cols = source_cols(dims, shape);
+	shape_text(expected, sizeof expected, dims, shape);
 	if (!t)
 		return FAIL(err, BAD_INPUT, "%s: tensor \"%s\" (%s) of shape %s is missing; the file is incomplete", g->file.path, own, name, expected);
-	if (t->dims != dims || t->shape[0] != rows || (dims == 2 && t->shape[1] != cols)) {
+	if (t->dims != dims || dims > 2 || t->shape[0] != rows || (dims == 2 && t->shape[1] != cols)) {
 		shape_text(found, sizeof found, t->dims, t->shape);
 		return FAIL(err, BAD_INPUT, "%s: tensor \"%s\": expected shape %s, found %s; the tensors do not fit the metadata", g->file.path, own, expected, found);
 	}
@@ -62,7 +62,7 @@ static enum status gguf_source_find(struct source *source, const char *name, str
 		return FAIL(err, UNSUPPORTED, "%s: tensor \"%s\": type %s is not implemented%s", g->file.path, own, gguf_type_name(t->type, type),
 		            dims == 1 ? " for a vector" : "");
 	int heads = order == GGUF_Q_HEADS ? g->heads : order == GGUF_KV_HEADS ? g->kv_heads : 0;
-	*out = (struct source_tensor){.name = t->name, .dtype = t->dtype, .dims = dims, .shape = {rows, dims == 1 ? 1 : cols}, .internal = t,
+	*out = (struct source_tensor){.name = t->name, .dtype = t->dtype, .dims = dims, .shape = {rows, cols}, .internal = t,
 	                              .head_rows = heads ? (int)(rows / heads) : 0};
 	if (heads && (rows % heads || out->head_rows % 2))
 		return FAIL(err, BAD_INPUT, "%s: tensor \"%s\": its %" PRId64 " rows are not %d heads of an even size; the file is damaged", g->file.path, own, rows,

@@ -141,29 +141,33 @@ static void add_mlp(struct plan_degree *d, const struct model_config *c, const s
 		add_whole(d, "mlp down bias", "replicated", h, 1, p->dense, STORED);
 	}
 	add_whole(d, "moe router", "replicated", c->moe.experts, h, p->moe, STORED | RUNS);
-	add_column(d, "moe expert gate_up", expert, 2, h, experts, STORED | RUNS);
+	add_column(d, "moe expert gate_up", expert, 2, h, experts, RUNS);
+	add_column(d, "moe expert gate, up", &p->expert, 1, h, 2 * experts, STORED);
 	add_row(d, "moe expert down", h, p->expert, experts, STORED | RUNS);
-	add_column(d, "moe shared gate_up", shared, 2, h, with_shared, STORED | RUNS);
+	add_column(d, "moe shared gate_up", shared, 2, h, with_shared, RUNS);
+	add_column(d, "moe shared gate, up", &p->shared_expert, 1, h, 2 * with_shared, STORED);
 	add_row(d, "moe shared down", h, p->shared_expert, with_shared, STORED | RUNS);
 	add_whole(d, "moe shared gate", "replicated", 1, h, with_shared, STORED | RUNS);
 }
 
-static void add_outer(struct plan_degree *d, const struct model_config *c, bool head_on_rank0)
+static void add_outer(struct plan_degree *d, const struct model_config *c, bool head_on_rank0, bool embedding_split)
 {
-	add_whole(d, "layer norm", "replicated", c->hidden_size, 1, 2 * c->layers, STORED);
+	add_whole(d, "layer norm", "replicated", c->hidden_size, 1, (c->four_norms ? 4 : 2) * c->layers, STORED);
 	add_whole(d, "final norm", "replicated", c->hidden_size, 1, 1, STORED);
-	add_whole(d, "embedding", "replicated", c->vocab_size, c->hidden_size, 1, STORED);
-	/* Each rank computes the logits of its vocabulary rows, in whole granules of the device: within a granule of V / P. Tied, the rows
-	 * are a view of the embedding. */
+	/* Vocabulary rows come in whole granules of the device: within a granule of V / P. Tied, those of the head are a view of the embedding, and a split
+	 * embedding is where the head is. */
+	const int64_t rows = (c->vocab_size + d->world_size - 1) / d->world_size;
+	add_whole(d, "embedding", embedding_split ? "vocab" : "replicated", c->vocab_size, c->hidden_size, 1, STORED);
+	if (embedding_split && !(c->tied && head_on_rank0)) d->family[d->families - 1].local_n = rows;
 	add_whole(d, "lm_head", "vocab", c->vocab_size, c->hidden_size, 1, c->tied ? RUNS : STORED | RUNS);
-	if (!head_on_rank0) d->family[d->families - 1].local_n = (c->vocab_size + d->world_size - 1) / d->world_size;
+	if (!head_on_rank0) d->family[d->families - 1].local_n = rows;
 }
 
 /* What a stored family is made of, for checkpoints whose tensors have types of their own. */
 static const struct {
 	const char *family;
 	int roles;
-	enum weight_role role[3];
+	enum weight_role role[4];
 } stored_families[] = {
 	{"attn q", 1, {WEIGHT_Q}},
 	{"attn k", 1, {WEIGHT_K}},
@@ -176,7 +180,7 @@ static const struct {
 	{"mlp gate, up bias", 2, {WEIGHT_GATE_BIAS, WEIGHT_UP_BIAS}},
 	{"mlp down", 1, {WEIGHT_DOWN}},
 	{"mlp down bias", 1, {WEIGHT_DOWN_BIAS}},
-	{"layer norm", 2, {WEIGHT_INPUT_NORM, WEIGHT_POST_NORM}},
+	{"layer norm", 4, {WEIGHT_INPUT_NORM, WEIGHT_POST_NORM, WEIGHT_MIXED_NORM, WEIGHT_MLP_NORM}},
 	{"final norm", 1, {WEIGHT_FINAL_NORM}},
 	{"embedding", 1, {WEIGHT_EMBED}},
 	{"lm_head", 1, {WEIGHT_LM_HEAD}},
@@ -204,34 +208,29 @@ static void sum_bytes(struct plan_degree *d, const struct model_config *c)
 	}
 }
 
-static void sum_state(struct plan_degree *d, const struct model_config *c, const struct parts *p, enum dtype kv)
+/* The convolution's inputs are activations, S is F32 whatever type the file would keep it in. */
+static void sum_state(struct plan_degree *d, const struct model_config *c, const struct parts *p, const struct plan_options *o)
 {
-	d->kv_per_token = (uint64_t)p->attention * 2 * (uint64_t)local_length(p->kv, d->world_size) * dtype_bytes(kv);
+	d->kv_per_token = (uint64_t)p->attention * 2 * (uint64_t)local_length(p->kv, d->world_size) * dtype_bytes(o->kv);
 	if (!p->gdn) return;
 	uint64_t channels = (uint64_t)(2 * local_length(p->key, d->world_size) + local_length(p->value, d->world_size));
-	uint64_t conv = (uint64_t)(c->gdn.conv_kernel - 1) * channels * dtype_bytes(c->dtype);
-	uint64_t recurrent = (uint64_t)local_length(p->value, d->world_size) * (uint64_t)c->gdn.k_dim * dtype_bytes(c->gdn.state_dtype);
+	uint64_t conv = (uint64_t)(c->gdn.conv_kernel - 1) * channels * dtype_bytes(o->activation);
+	uint64_t recurrent = (uint64_t)local_length(p->value, d->world_size) * (uint64_t)c->gdn.k_dim * sizeof(float);
 	d->state_per_sequence = (uint64_t)p->gdn * (conv + recurrent);
 }
 
-/* Elements of the activation type that a row takes besides its norm: of a dense layer all that the engine keeps (qkv, attended, gate and up,
- * product); of others, which do not run yet, the widest pair of a linear's output and what is made of it. */
+/* Elements of the activation type that a row takes besides its norm: qkv or qkvz and ba, attended, gate and up and product of a dense MLP; of experts
+ * the same and an output for each that a row chooses, as if all rows were taken at once (a back end may need less). */
 static uint64_t row_elements(const struct plan_degree *d, const struct model_config *c, const struct parts *p)
 {
-	uint64_t widest = 0;
-	if (p->attention == c->layers && p->dense == c->layers && !c->attn_output_gate)
-		return (uint64_t)(2 * local_length(p->q, d->world_size) + 2 * local_length(p->kv, d->world_size) + 3 * local_length(p->mlp, d->world_size));
-	for (int i = 0; i < d->families; i++) {
-		const struct plan_family *f = &d->family[i];
-		bool per_token = f->runs && strncmp(f->family, "moe expert", 10) != 0 && strcmp(f->kind, "vocab") != 0;
-		uint64_t width = (uint64_t)(f->local_n + f->local_k);
-		if (per_token && width > widest) widest = width;
-	}
-	if (c->moe.experts) {
-		uint64_t width = (uint64_t)c->moe.experts_per_token * (uint64_t)(2 * c->moe.intermediate / d->world_size + c->hidden_size);
-		if (width > widest) widest = width;
-	}
-	return widest;
+	const int n = d->world_size;
+	int64_t qkv = local_length(p->q, n) + 2 * local_length(p->kv, n), qkvz = 2 * local_length(p->key, n) + 2 * local_length(p->value, n);
+	int64_t attended = local_length(p->attended, n), values = local_length(p->value, n);
+	int64_t elements = (qkv > qkvz ? qkv : qkvz) + 2 * local_length(p->value_head, n) + (attended > values ? attended : values);
+	if (p->dense) elements += 3 * local_length(p->mlp, n);
+	if (p->moe) elements += c->moe.experts_per_token * (3 * local_length(p->expert, n) + c->hidden_size);
+	if (p->moe && c->moe.shared_intermediate) elements += 3 * local_length(p->shared_expert, n) + c->hidden_size;
+	return (uint64_t)elements;
 }
 
 /* As rank.c makes them: per row the residual stream and rope in f32, norm and the rest in the activation type; per output row what the head
@@ -242,13 +241,15 @@ static void sum_workspace(struct plan_degree *d, const struct model_config *c, c
 	uint64_t context = (uint64_t)(o->context > 0 ? o->context : c->max_position < 8192 ? c->max_position : 8192);
 	uint64_t hidden = (uint64_t)c->hidden_size, rotary = (uint64_t)c->rotary_dim, act = dtype_bytes(o->activation);
 	d->scratch_bytes = 2 * rows * hidden * dtype_bytes(o->partial);
-	d->workspace_bytes = rows * ((hidden + rotary) * 4 + (hidden + row_elements(d, c, p)) * act) +
+	if (c->two_ropes) rotary *= 2;
+	d->workspace_bytes = rows * ((hidden * (c->four_norms ? 2 : 1) + rotary) * 4 + (hidden + row_elements(d, c, p)) * act) +
 	                     outputs * (hidden * (4 + act) + (uint64_t)c->vocab_size * 4) + context * rotary * 4;
 }
 
-static int64_t tokens_that_fit(const struct plan_degree *d, uint64_t memory)
+static int64_t tokens_that_fit(const struct plan_degree *d, uint64_t memory, int state_slots)
 {
-	uint64_t used = d->sharded_bytes + d->replicated_bytes + d->scratch_bytes + d->workspace_bytes + d->state_per_sequence;
+	uint64_t slots = (uint64_t)(state_slots > 0 ? state_slots : plan_state_slots(1, 0)) + 1; /* the sink */
+	uint64_t used = d->sharded_bytes + d->replicated_bytes + d->scratch_bytes + d->workspace_bytes + slots * d->state_per_sequence;
 	if (memory <= used || !d->kv_per_token) return 0;
 	return (int64_t)((memory - used) / d->kv_per_token);
 }
@@ -263,7 +264,7 @@ void plan_degree(struct plan_degree *out, const struct model_config *config, int
 	add_attention(out, config, &p);
 	add_gdn(out, config, &p);
 	add_mlp(out, config, &p);
-	add_outer(out, config, options->head_on_rank0);
+	add_outer(out, config, options->head_on_rank0, options->embedding_split && world_size > 1);
 	if (!out->legal) return;
 	out->q_heads = config->q_heads / world_size;
 	out->kv_heads = (int)(local_length(p.kv, world_size) / config->head_dim);
@@ -271,7 +272,7 @@ void plan_degree(struct plan_degree *out, const struct model_config *config, int
 	out->gdn_k_heads = config->gdn.k_heads / world_size;
 	out->gdn_v_heads = config->gdn.v_heads / world_size;
 	sum_bytes(out, config);
-	sum_state(out, config, &p, options->kv);
+	sum_state(out, config, &p, options);
 	sum_workspace(out, config, &p, options);
-	if (options->device_memory) out->kv_tokens = tokens_that_fit(out, options->device_memory);
+	if (options->device_memory) out->kv_tokens = tokens_that_fit(out, options->device_memory, options->state_slots);
 }

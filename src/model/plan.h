@@ -36,7 +36,7 @@ struct plan_degree {
 	uint64_t state_per_sequence; /* GDN state, bytes a sequence, this rank */
 	uint64_t scratch_bytes;   /* partial sums that the peers read: two generations of [max_rows, H] */
 	uint64_t workspace_bytes; /* activations, logits, rope table; of models that run what the engine makes (the back end's own is not in it), else an estimate */
-	int64_t kv_tokens; /* that fit in device_memory after weights, scratch, workspace and the GDN state of one sequence; 0:
+	int64_t kv_tokens; /* that fit in device_memory after weights, scratch, workspace and the slots of GDN state; 0:
 	                    * the weights alone do not fit; -1: unknown (device_memory 0, or not legal) */
 };
 
@@ -44,12 +44,20 @@ struct plan_options {
 	uint64_t device_memory; /* bytes per device; 0: unknown */
 	int max_rows;           /* rows of the largest step (prefill chunk), for scratch and workspace; 0: 512 */
 	int max_outputs;        /* rows of logits of a step; 0: 32 */
+	int state_slots;        /* of models with GDN layers, see plan_state_slots; 0: those of one sequence without snapshots */
 	int context;            /* longest sequence; 0: the model's, at most 8192 */
 	bool head_on_rank0;     /* rank 0 holds the whole LM head */
+	bool embedding_split;   /* each rank holds its vocabulary rows of the embedding (shard_embedding) */
 	enum dtype activation;  /* F32 on CPU */
 	enum dtype kv;          /* F32 on CPU */
 	enum dtype partial;     /* of partial sums: F32 on CPU */
 };
+
+/* Slots of state besides the sink's: a sequence reads one and writes one during a step, a snapshot of the prefix cache has one. */
+static inline int plan_state_slots(int sequences, int snapshots)
+{
+	return 2 * sequences + snapshots;
+}
 
 /* Never fails for an illegal degree: it says so in the result. */
 void plan_degree(struct plan_degree *out, const struct model_config *config, int world_size, const struct plan_options *options);

@@ -26,12 +26,11 @@ static void random_close(struct source *source)
 	free(source);
 }
 
-static enum status random_find(struct source *source, const char *name, struct source_tensor *out, int dims, int64_t rows, int64_t cols,
-                               struct error *err)
+static enum status random_find(struct source *source, const char *name, struct source_tensor *out, int dims, const int64_t *shape, struct error *err)
 {
 	(void)err;
 	const struct random_source *r = (const struct random_source *)source;
-	*out = (struct source_tensor){.name = name, .dtype = r->dtype, .dims = dims, .shape = {rows, dims == 1 ? 1 : cols}, .stream = rng_name(name)};
+	*out = (struct source_tensor){.name = name, .dtype = r->dtype, .dims = dims, .shape = {source_rows(dims, shape), source_cols(dims, shape)}, .stream = rng_name(name)};
 	return STATUS_OK;
 }
 
@@ -39,7 +38,7 @@ static struct range range_of(const struct source_tensor *tensor)
 {
 	static const char norm[] = "norm.weight";
 	size_t n = strlen(tensor->name);
-	if (tensor->dims == 2) return (struct range){0, (float)(sqrt(3.0 / (double)tensor->shape[1]) / 32768)};
+	if (tensor->dims > 1) return (struct range){0, (float)(sqrt(3.0 / (double)tensor->shape[1]) / 32768)};
 	bool is_norm = n >= sizeof norm - 1 && strcmp(tensor->name + n - (sizeof norm - 1), norm) == 0;
 	return is_norm ? (struct range){1, 0.1f / 32768} : (struct range){0, 0.05f / 32768};
 }

@@ -11,50 +11,107 @@
 
 /* ---- The manifest: which tensors a model has, and how each is cut ---- */
 
-/* A tensor extent as a quantity of the config: a head count times the rows of a head, or a plain size. */
-enum extent { EXTENT_ONE, EXTENT_HIDDEN, EXTENT_INTERMEDIATE, EXTENT_VOCAB, EXTENT_HEAD_DIM, EXTENT_Q, EXTENT_KV };
-enum condition { ALWAYS, IF_UNTIED, IF_QKV_BIAS, IF_O_BIAS, IF_MLP_BIAS, IF_QK_NORM };
+/* A tensor extent as a quantity of the config: a head count times the rows of a head, or a plain size. GDN_V_OF_K and GDN_HEADS_OF_K are
+ * GDN_V and GDN_HEADS with all that belongs to one key head kept together, as the layout by key heads has them. */
+enum extent {
+	EXTENT_ONE, EXTENT_HIDDEN, EXTENT_INTERMEDIATE, EXTENT_VOCAB, EXTENT_HEAD_DIM, EXTENT_Q, EXTENT_KV,
+	EXTENT_GDN_K, EXTENT_GDN_V, EXTENT_GDN_V_OF_K, EXTENT_GDN_HEADS, EXTENT_GDN_HEADS_OF_K, EXTENT_GDN_V_DIM, EXTENT_GDN_TAPS,
+	EXTENT_EXPERTS, EXTENT_EXPERT, EXTENT_SHARED
+};
+enum condition {
+	ALWAYS, IF_UNTIED, IF_QKV_BIAS, IF_O_BIAS, IF_MLP_BIAS, IF_QK_NORM, IF_GATE, IF_GATE_BIAS, IF_FLAT, IF_BY_K_HEAD,
+	IF_STACKED, IF_PER_EXPERT, IF_SHARED, IF_TWO_NORMS, IF_FOUR_NORMS
+};
+/* Which layers have it. */
+enum scope { OUTER, EVERY, ATTENTION, GDN, DENSE_MLP, SPARSE_MLP };
+/* Parameters of equal names are parts of one tensor, in the order of the table: below each other, or each with a head's rows in turn. */
+enum join { BELOW, IN_TURN };
 
-/* The one table of names (S1), for all dense architectures: they differ in the conditions. Names are relative to `<prefix>` for the
- * outer tensors, `<prefix>layers.<i>.` for those of a layer. */
+/* The one table of names (S1), for all architectures: they differ in the conditions. Names are relative to `<prefix>` for the outer
+ * tensors, `<prefix>layers.<i>.` for those of a layer. A role may have several lines, of which one applies. */
 static const struct template {
 	enum weight_role role;
-	bool in_layer;
+	enum scope scope;
 	const char *name;
 	enum extent rows, cols;
 	int dims;
 	enum shard_kind kind;
 	enum condition condition;
+	enum join join;
+	bool centred; /* where config->centred_norms */
 } templates[] = {
-#define MATRIX(role, layer, name, rows, cols, kind, condition) \
-	{WEIGHT_##role, layer, name, EXTENT_##rows, EXTENT_##cols, 2, SHARD_##kind, condition}
-#define VECTOR(role, layer, name, rows, kind, condition) {WEIGHT_##role, layer, name, EXTENT_##rows, EXTENT_ONE, 1, SHARD_##kind, condition}
-	MATRIX(EMBED, false, "embed_tokens.weight", VOCAB, HIDDEN, REPLICATED, ALWAYS),
-	VECTOR(FINAL_NORM, false, "norm.weight", HIDDEN, REPLICATED, ALWAYS),
-	MATRIX(LM_HEAD, false, NULL, VOCAB, HIDDEN, REPLICATED, IF_UNTIED), /* name: see head_name */
-	VECTOR(INPUT_NORM, true, "input_layernorm.weight", HIDDEN, REPLICATED, ALWAYS),
-	MATRIX(Q, true, "self_attn.q_proj.weight", Q, HIDDEN, COLUMN, ALWAYS),
-	MATRIX(K, true, "self_attn.k_proj.weight", KV, HIDDEN, COLUMN, ALWAYS),
-	MATRIX(V, true, "self_attn.v_proj.weight", KV, HIDDEN, COLUMN, ALWAYS),
-	VECTOR(Q_BIAS, true, "self_attn.q_proj.bias", Q, COLUMN, IF_QKV_BIAS),
-	VECTOR(K_BIAS, true, "self_attn.k_proj.bias", KV, COLUMN, IF_QKV_BIAS),
-	VECTOR(V_BIAS, true, "self_attn.v_proj.bias", KV, COLUMN, IF_QKV_BIAS),
-	VECTOR(Q_NORM, true, "self_attn.q_norm.weight", HEAD_DIM, REPLICATED, IF_QK_NORM),
-	VECTOR(K_NORM, true, "self_attn.k_norm.weight", HEAD_DIM, REPLICATED, IF_QK_NORM),
-	MATRIX(O, true, "self_attn.o_proj.weight", HIDDEN, Q, ROW, ALWAYS),
-	VECTOR(O_BIAS, true, "self_attn.o_proj.bias", HIDDEN, REPLICATED, IF_O_BIAS),
-	VECTOR(POST_NORM, true, "post_attention_layernorm.weight", HIDDEN, REPLICATED, ALWAYS),
-	MATRIX(GATE, true, "mlp.gate_proj.weight", INTERMEDIATE, HIDDEN, COLUMN, ALWAYS),
-	MATRIX(UP, true, "mlp.up_proj.weight", INTERMEDIATE, HIDDEN, COLUMN, ALWAYS),
-	VECTOR(GATE_BIAS, true, "mlp.gate_proj.bias", INTERMEDIATE, COLUMN, IF_MLP_BIAS),
-	VECTOR(UP_BIAS, true, "mlp.up_proj.bias", INTERMEDIATE, COLUMN, IF_MLP_BIAS),
-	MATRIX(DOWN, true, "mlp.down_proj.weight", HIDDEN, INTERMEDIATE, ROW, ALWAYS),
-	VECTOR(DOWN_BIAS, true, "mlp.down_proj.bias", HIDDEN, REPLICATED, IF_MLP_BIAS),
+#define MATRIX(role, scope, name, rows, cols, kind, condition) \
+	{WEIGHT_##role, scope, name, EXTENT_##rows, EXTENT_##cols, 2, SHARD_##kind, condition, BELOW, false}
+#define HEADS_IN_TURN(role, scope, name, rows, cols, condition) \
+	{WEIGHT_##role, scope, name, EXTENT_##rows, EXTENT_##cols, 2, SHARD_COLUMN, condition, IN_TURN, false}
+#define VECTOR(role, scope, name, rows, kind, condition) \
+	{WEIGHT_##role, scope, name, EXTENT_##rows, EXTENT_ONE, 1, SHARD_##kind, condition, IN_TURN, false}
+#define NORM(role, scope, name, rows, condition) \
+	{WEIGHT_##role, scope, name, EXTENT_##rows, EXTENT_ONE, 1, SHARD_REPLICATED, condition, BELOW, true}
+#define TAPS(role, scope, name, rows) {WEIGHT_##role, scope, name, EXTENT_##rows, EXTENT_GDN_TAPS, 3, SHARD_COLUMN, ALWAYS, BELOW, false}
+	MATRIX(EMBED, OUTER, "embed_tokens.weight", VOCAB, HIDDEN, REPLICATED, ALWAYS),
+	NORM(FINAL_NORM, OUTER, "norm.weight", HIDDEN, ALWAYS),
+	MATRIX(LM_HEAD, OUTER, NULL, VOCAB, HIDDEN, REPLICATED, IF_UNTIED), /* name: see head_name */
+	NORM(INPUT_NORM, EVERY, "input_layernorm.weight", HIDDEN, ALWAYS),
+	HEADS_IN_TURN(Q, ATTENTION, "self_attn.q_proj.weight", Q, HIDDEN, ALWAYS),
+	HEADS_IN_TURN(Q_GATE, ATTENTION, "self_attn.q_proj.weight", Q, HIDDEN, IF_GATE),
+	MATRIX(K, ATTENTION, "self_attn.k_proj.weight", KV, HIDDEN, COLUMN, ALWAYS),
+	MATRIX(V, ATTENTION, "self_attn.v_proj.weight", KV, HIDDEN, COLUMN, ALWAYS),
+	VECTOR(Q_BIAS, ATTENTION, "self_attn.q_proj.bias", Q, COLUMN, IF_QKV_BIAS),
+	VECTOR(Q_GATE_BIAS, ATTENTION, "self_attn.q_proj.bias", Q, COLUMN, IF_GATE_BIAS),
+	VECTOR(K_BIAS, ATTENTION, "self_attn.k_proj.bias", KV, COLUMN, IF_QKV_BIAS),
+	VECTOR(V_BIAS, ATTENTION, "self_attn.v_proj.bias", KV, COLUMN, IF_QKV_BIAS),
+	NORM(Q_NORM, ATTENTION, "self_attn.q_norm.weight", HEAD_DIM, IF_QK_NORM),
+	NORM(K_NORM, ATTENTION, "self_attn.k_norm.weight", HEAD_DIM, IF_QK_NORM),
+	MATRIX(O, ATTENTION, "self_attn.o_proj.weight", HIDDEN, Q, ROW, ALWAYS),
+	VECTOR(O_BIAS, ATTENTION, "self_attn.o_proj.bias", HIDDEN, REPLICATED, IF_O_BIAS),
+	MATRIX(GDN_Q, GDN, "linear_attn.in_proj_qkv.weight", GDN_K, HIDDEN, COLUMN, IF_FLAT),
+	MATRIX(GDN_K, GDN, "linear_attn.in_proj_qkv.weight", GDN_K, HIDDEN, COLUMN, IF_FLAT),
+	MATRIX(GDN_V, GDN, "linear_attn.in_proj_qkv.weight", GDN_V, HIDDEN, COLUMN, IF_FLAT),
+	MATRIX(GDN_Z, GDN, "linear_attn.in_proj_z.weight", GDN_V, HIDDEN, COLUMN, IF_FLAT),
+	MATRIX(GDN_B, GDN, "linear_attn.in_proj_b.weight", GDN_HEADS, HIDDEN, COLUMN, IF_FLAT),
+	MATRIX(GDN_A, GDN, "linear_attn.in_proj_a.weight", GDN_HEADS, HIDDEN, COLUMN, IF_FLAT),
+	HEADS_IN_TURN(GDN_Q, GDN, "linear_attn.in_proj_qkvz.weight", GDN_K, HIDDEN, IF_BY_K_HEAD),
+	HEADS_IN_TURN(GDN_K, GDN, "linear_attn.in_proj_qkvz.weight", GDN_K, HIDDEN, IF_BY_K_HEAD),
+	HEADS_IN_TURN(GDN_V, GDN, "linear_attn.in_proj_qkvz.weight", GDN_V_OF_K, HIDDEN, IF_BY_K_HEAD),
+	HEADS_IN_TURN(GDN_Z, GDN, "linear_attn.in_proj_qkvz.weight", GDN_V_OF_K, HIDDEN, IF_BY_K_HEAD),
+	HEADS_IN_TURN(GDN_B, GDN, "linear_attn.in_proj_ba.weight", GDN_HEADS_OF_K, HIDDEN, IF_BY_K_HEAD),
+	HEADS_IN_TURN(GDN_A, GDN, "linear_attn.in_proj_ba.weight", GDN_HEADS_OF_K, HIDDEN, IF_BY_K_HEAD),
+	TAPS(GDN_CONV_Q, GDN, "linear_attn.conv1d.weight", GDN_K),
+	TAPS(GDN_CONV_K, GDN, "linear_attn.conv1d.weight", GDN_K),
+	TAPS(GDN_CONV_V, GDN, "linear_attn.conv1d.weight", GDN_V),
+	VECTOR(GDN_A_LOG, GDN, "linear_attn.A_log", GDN_HEADS, COLUMN, ALWAYS),
+	VECTOR(GDN_DT_BIAS, GDN, "linear_attn.dt_bias", GDN_HEADS, COLUMN, ALWAYS),
+	VECTOR(GDN_NORM, GDN, "linear_attn.norm.weight", GDN_V_DIM, REPLICATED, ALWAYS), /* never centred */
+	MATRIX(GDN_OUT, GDN, "linear_attn.out_proj.weight", HIDDEN, GDN_V, ROW, ALWAYS),
+	NORM(POST_NORM, EVERY, "post_attention_layernorm.weight", HIDDEN, IF_TWO_NORMS),
+	NORM(MIXED_NORM, EVERY, "post_attention_layernorm.weight", HIDDEN, IF_FOUR_NORMS),
+	NORM(POST_NORM, EVERY, "pre_feedforward_layernorm.weight", HIDDEN, IF_FOUR_NORMS),
+	NORM(MLP_NORM, EVERY, "post_feedforward_layernorm.weight", HIDDEN, IF_FOUR_NORMS),
+	MATRIX(GATE, DENSE_MLP, "mlp.gate_proj.weight", INTERMEDIATE, HIDDEN, COLUMN, ALWAYS),
+	MATRIX(UP, DENSE_MLP, "mlp.up_proj.weight", INTERMEDIATE, HIDDEN, COLUMN, ALWAYS),
+	VECTOR(GATE_BIAS, DENSE_MLP, "mlp.gate_proj.bias", INTERMEDIATE, COLUMN, IF_MLP_BIAS),
+	VECTOR(UP_BIAS, DENSE_MLP, "mlp.up_proj.bias", INTERMEDIATE, COLUMN, IF_MLP_BIAS),
+	MATRIX(DOWN, DENSE_MLP, "mlp.down_proj.weight", HIDDEN, INTERMEDIATE, ROW, ALWAYS),
+	VECTOR(DOWN_BIAS, DENSE_MLP, "mlp.down_proj.bias", HIDDEN, REPLICATED, IF_MLP_BIAS),
+	MATRIX(ROUTER, SPARSE_MLP, "mlp.gate.weight", EXPERTS, HIDDEN, REPLICATED, ALWAYS),
+	MATRIX(EXPERT_GATE, SPARSE_MLP, "mlp.experts.*.gate_proj.weight", EXPERT, HIDDEN, COLUMN, IF_PER_EXPERT),
+	MATRIX(EXPERT_UP, SPARSE_MLP, "mlp.experts.*.up_proj.weight", EXPERT, HIDDEN, COLUMN, IF_PER_EXPERT),
+	MATRIX(EXPERT_DOWN, SPARSE_MLP, "mlp.experts.*.down_proj.weight", HIDDEN, EXPERT, ROW, IF_PER_EXPERT),
+	MATRIX(EXPERT_GATE, SPARSE_MLP, "mlp.experts.gate_up_proj", EXPERT, HIDDEN, COLUMN, IF_STACKED),
+	MATRIX(EXPERT_UP, SPARSE_MLP, "mlp.experts.gate_up_proj", EXPERT, HIDDEN, COLUMN, IF_STACKED),
+	MATRIX(EXPERT_DOWN, SPARSE_MLP, "mlp.experts.down_proj", HIDDEN, EXPERT, ROW, IF_STACKED),
+	MATRIX(SHARED_ROUTER, SPARSE_MLP, "mlp.shared_expert_gate.weight", ONE, HIDDEN, REPLICATED, IF_SHARED),
+	MATRIX(SHARED_GATE, SPARSE_MLP, "mlp.shared_expert.gate_proj.weight", SHARED, HIDDEN, COLUMN, IF_SHARED),
+	MATRIX(SHARED_UP, SPARSE_MLP, "mlp.shared_expert.up_proj.weight", SHARED, HIDDEN, COLUMN, IF_SHARED),
+	MATRIX(SHARED_DOWN, SPARSE_MLP, "mlp.shared_expert.down_proj.weight", HIDDEN, SHARED, ROW, IF_SHARED),
 #undef MATRIX
+#undef HEADS_IN_TURN
 #undef VECTOR
+#undef NORM
+#undef TAPS
 };
 #define TEMPLATES ((int)(sizeof templates / sizeof *templates))
-_Static_assert(TEMPLATES == WEIGHT_ROLE_COUNT, "each role has one template");
 _Static_assert((int)WEIGHT_ROLE_COUNT <= MODEL_MAX_ROLES, "config.stored has room for each role");
 
 /* Prefixes that checkpoints have used, and the name of their head. */
@@ -74,7 +131,7 @@ static const char *head_name(const char *prefix)
 	return "lm_head.weight";
 }
 
-void manifest_match(struct model_config *config, const struct source *source)
+static void match_prefix(struct model_config *config, const struct source *source)
 {
 	char name[sizeof config->tensor_prefix + 32];
 	snprintf(name, sizeof name, "%sembed_tokens.weight", config->tensor_prefix);
@@ -87,14 +144,54 @@ void manifest_match(struct model_config *config, const struct source *source)
 	}
 }
 
+void manifest_match(struct model_config *config, const struct source *source)
+{
+	char name[sizeof config->tensor_prefix + 64];
+	match_prefix(config, source);
+	for (int i = 0; i < config->layers && config->moe.experts && !config->moe.stacked; i++) {
+		snprintf(name, sizeof name, "%slayers.%d.mlp.experts.gate_up_proj", config->tensor_prefix, i);
+		config->moe.stacked = source_has(source, name);
+	}
+}
+
+const char *weight_name(const struct weight *w, int expert, char *out, size_t size)
+{
+	const char *star = strchr(w->name, '*');
+	if (star) snprintf(out, size, "%.*s%d%s", (int)(star - w->name), w->name, expert, star + 1);
+	else snprintf(out, size, "%s", w->name);
+	return out;
+}
+
+enum status weight_find(struct source *source, const struct weight *w, int expert, char name[WEIGHT_NAME_BYTES], struct source_tensor *out,
+                        struct error *err)
+{
+	weight_name(w, expert, name, WEIGHT_NAME_BYTES);
+	if (w->stacked) return source_find_stack(source, name, w->experts, w->stored.rows, w->cols, out, err);
+	return source_find(source, name, w->dims, w->stored.rows, w->cols, out, err);
+}
+
 uint64_t weight_stored_bytes(const struct model_config *config, const struct weight *weight)
 {
 	if (config->stored.own_types) return config->stored.role_bytes[weight->role] / (weight->layer < 0 ? 1 : (uint64_t)config->layers);
-	return (uint64_t)weight->rows * (uint64_t)weight->cols * dtype_bytes(config->dtype);
+	return (uint64_t)weight->experts * (uint64_t)weight->rows * (uint64_t)weight->cols * dtype_bytes(config->dtype);
 }
 
-static bool applies(const struct template *t, const struct model_config *c)
+static bool in_scope(enum scope scope, const struct model_config *c, int layer)
 {
+	switch (scope) {
+	case OUTER: return layer < 0;
+	case EVERY: return layer >= 0;
+	case ATTENTION: return layer >= 0 && c->layer_kind[layer] != LAYER_GDN;
+	case GDN: return layer >= 0 && c->layer_kind[layer] == LAYER_GDN;
+	case DENSE_MLP: return layer >= 0 && !c->moe.sparse[layer];
+	case SPARSE_MLP: return layer >= 0 && c->moe.sparse[layer];
+	}
+	return false;
+}
+
+static bool applies(const struct template *t, const struct model_config *c, int layer)
+{
+	if (!in_scope(t->scope, c, layer)) return false;
 	switch (t->condition) {
 	case ALWAYS: return true;
 	case IF_UNTIED: return !c->tied;
@@ -102,6 +199,15 @@ static bool applies(const struct template *t, const struct model_config *c)
 	case IF_O_BIAS: return c->o_bias;
 	case IF_MLP_BIAS: return c->mlp_bias;
 	case IF_QK_NORM: return c->qk_norm;
+	case IF_GATE: return c->attn_output_gate;
+	case IF_GATE_BIAS: return c->attn_output_gate && c->qkv_bias;
+	case IF_FLAT: return !c->gdn.by_k_head;
+	case IF_BY_K_HEAD: return c->gdn.by_k_head;
+	case IF_STACKED: return c->moe.stacked;
+	case IF_PER_EXPERT: return !c->moe.stacked;
+	case IF_SHARED: return c->moe.shared_intermediate > 0;
+	case IF_TWO_NORMS: return !c->four_norms;
+	case IF_FOUR_NORMS: return c->four_norms;
 	}
 	return false;
 }
@@ -109,6 +215,7 @@ static bool applies(const struct template *t, const struct model_config *c)
 /* Elements along an axis; *unit: how many of them belong together. */
 static int64_t extent_of(enum extent extent, const struct model_config *c, int64_t *unit)
 {
+	int64_t of_k = c->gdn.k_heads ? c->gdn.v_heads / c->gdn.k_heads : 1;
 	*unit = 1;
 	switch (extent) {
 	case EXTENT_ONE: return 1;
@@ -118,8 +225,35 @@ static int64_t extent_of(enum extent extent, const struct model_config *c, int64
 	case EXTENT_HEAD_DIM: return c->head_dim;
 	case EXTENT_Q: *unit = c->head_dim; return (int64_t)c->q_heads * c->head_dim;
 	case EXTENT_KV: *unit = c->head_dim; return (int64_t)c->kv_heads * c->head_dim;
+	case EXTENT_GDN_K: *unit = c->gdn.k_dim; return (int64_t)c->gdn.k_heads * c->gdn.k_dim;
+	case EXTENT_GDN_V: *unit = c->gdn.v_dim; return (int64_t)c->gdn.v_heads * c->gdn.v_dim;
+	case EXTENT_GDN_V_OF_K: *unit = of_k * c->gdn.v_dim; return (int64_t)c->gdn.v_heads * c->gdn.v_dim;
+	case EXTENT_GDN_HEADS: return c->gdn.v_heads;
+	case EXTENT_GDN_HEADS_OF_K: *unit = of_k; return c->gdn.v_heads;
+	case EXTENT_GDN_V_DIM: return c->gdn.v_dim;
+	case EXTENT_GDN_TAPS: return c->gdn.conv_kernel;
+	case EXTENT_EXPERTS: return c->moe.experts;
+	case EXTENT_EXPERT: return c->moe.intermediate;
+	case EXTENT_SHARED: return c->moe.shared_intermediate;
 	}
 	return 0;
+}
+
+/* Where the rows lie among those of the other parameters of the same tensor. */
+static struct weight_stored stored_of(const struct template *t, const struct model_config *c, int layer)
+{
+	struct weight_stored s = {0};
+	int64_t rows = extent_of(t->rows, c, &s.unit);
+	if (!t->name) return (struct weight_stored){.rows = rows, .unit = rows, .stride = rows};
+	for (const struct template *part = templates; part < templates + TEMPLATES; part++) {
+		if (!applies(part, c, layer) || !part->name || strcmp(part->name, t->name) != 0) continue;
+		int64_t unit, part_rows = extent_of(part->rows, c, &unit);
+		if (part < t) s.first += t->join == IN_TURN ? unit : part_rows;
+		s.rows += part_rows;
+		s.stride += unit;
+	}
+	if (t->join == BELOW) s.stride = s.unit;
+	return s;
 }
 
 static void fill(struct weight *w, const struct template *t, const struct model_config *c, int layer)
@@ -128,6 +262,10 @@ static void fill(struct weight *w, const struct template *t, const struct model_
 	*w = (struct weight){.role = t->role, .layer = layer, .dims = t->dims, .kind = t->kind, .unit = 1, .units = 1};
 	w->rows = extent_of(t->rows, c, &row_unit);
 	w->cols = extent_of(t->cols, c, &col_unit);
+	w->stored = stored_of(t, c, layer);
+	w->centred = t->centred && c->centred_norms;
+	w->experts = t->role == WEIGHT_EXPERT_GATE || t->role == WEIGHT_EXPERT_UP || t->role == WEIGHT_EXPERT_DOWN ? c->moe.experts : 1;
+	w->stacked = t->condition == IF_STACKED;
 	if (t->kind == SHARD_COLUMN) {
 		w->unit = row_unit;
 		w->units = w->rows / row_unit;
@@ -147,38 +285,36 @@ static void fill(struct weight *w, const struct template *t, const struct model_
 
 enum status manifest_init(struct manifest *out, const struct model_config *config, struct error *err)
 {
-	*out = (struct manifest){0};
+	*out = (struct manifest){.layers = config->layers};
 	if (config->cannot_run[0]) return FAIL(err, UNSUPPORTED, "model: %s", config->cannot_run);
-	int outer = 0, inner = 0;
-	for (int t = 0; t < TEMPLATES; t++) *(templates[t].in_layer ? &inner : &outer) += applies(&templates[t], config);
-	out->weights = mem_zalloc((size_t)outer + (size_t)inner * (size_t)config->layers, sizeof *out->weights, "list of tensors", err);
-	if (!out->weights) return STATUS_NO_MEMORY;
+	int count = 0;
 	for (int layer = -1; layer < config->layers; layer++)
+		for (int t = 0; t < TEMPLATES; t++) count += applies(&templates[t], config, layer);
+	out->weights = mem_zalloc((size_t)count, sizeof *out->weights, "list of tensors", err);
+	out->begin = mem_zalloc((size_t)config->layers + 2, sizeof *out->begin, "list of tensors", err);
+	if (!out->weights || !out->begin) {
+		manifest_fini(out);
+		return STATUS_NO_MEMORY;
+	}
+	for (int layer = -1; layer < config->layers; layer++) {
 		for (int t = 0; t < TEMPLATES; t++)
-			if (templates[t].in_layer == (layer >= 0) && applies(&templates[t], config))
-				fill(&out->weights[out->count++], &templates[t], config, layer);
+			if (applies(&templates[t], config, layer)) fill(&out->weights[out->count++], &templates[t], config, layer);
+		out->begin[layer + 2] = out->count;
+	}
 	return STATUS_OK;
 }
 
 void manifest_fini(struct manifest *manifest)
 {
 	free(manifest->weights);
+	free(manifest->begin);
 	*manifest = (struct manifest){0};
 }
 
 const struct weight *manifest_find(const struct manifest *manifest, enum weight_role role, int layer)
 {
-	/* Outer tensors come first, then equal blocks, one per layer: skip to the layer's block. */
-	int begin = 0, end = manifest->count;
-	if (layer >= 0) {
-		while (begin < end && manifest->weights[begin].layer < 0) begin++;
-		if (begin == end) return NULL;
-		int layers = manifest->weights[end - 1].layer + 1, block = (end - begin) / layers;
-		if (layer >= layers) return NULL;
-		begin += layer * block;
-		end = begin + block;
-	}
-	for (int i = begin; i < end && manifest->weights[i].layer == layer; i++)
+	if (layer < -1 || layer >= manifest->layers) return NULL;
+	for (int i = manifest->begin[layer + 1]; i < manifest->begin[layer + 2]; i++)
 		if (manifest->weights[i].role == role) return &manifest->weights[i];
 	return NULL;
 }
@@ -393,4 +529,10 @@ enum status shard_degree(const struct model_config *config, int world_size, stru
 		if (fits(config, p, DIVISIBLES)) n += snprintf(works + n, sizeof works - (size_t)n, "%s%d", n ? ", " : "", p);
 	return FAIL(err, BAD_INPUT, "tensor parallelism over %d ranks: %s%s%s; degrees that work: %s", world_size, reason[0],
 	            reasons > 1 ? "; " : "", reasons > 1 ? reason[1] : "", works);
+}
+
+bool shard_embedding(const struct model_config *config, int world_size, const char *choice, bool one_memory)
+{
+	if (world_size == 1 || !strcmp(choice, "replicated")) return false;
+	return !strcmp(choice, "vocab") || (!config->tied && !one_memory);
 }

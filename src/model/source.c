@@ -15,14 +15,28 @@ enum status source_find(struct source *source, const char *name, int dims, int64
                         struct error *err)
 {
 	*out = (struct source_tensor){0};
-	if (dims < 1 || dims > 2 || rows < 1 || (dims == 2 && cols < 1))
-		return FAIL(err, BAD_INPUT, "%s: asked for %d dimensions [%" PRId64 ", %" PRId64 "]; expected 1 or 2, above zero", name, dims, rows, cols);
-	return source->ops->find(source, name, out, dims, rows, cols, err);
+	if (dims < 1 || dims > 3 || rows < 1 || (dims > 1 && cols < 1))
+		return FAIL(err, BAD_INPUT, "%s: asked for %d dimensions [%" PRId64 ", %" PRId64 "]; expected 1 to 3, above zero", name, dims, rows, cols);
+	return source->ops->find(source, name, out, dims, dims == 3 ? (const int64_t[]){rows, 1, cols} : (const int64_t[]){rows, cols, 1}, err);
+}
+
+enum status source_find_stack(struct source *source, const char *name, int64_t count, int64_t rows, int64_t cols, struct source_tensor *out,
+                              struct error *err)
+{
+	*out = (struct source_tensor){0};
+	if (count < 1 || rows < 1 || cols < 1 || count > INT64_MAX / rows)
+		return FAIL(err, BAD_INPUT, "%s: asked for [%" PRId64 ", %" PRId64 ", %" PRId64 "]; expected sizes above zero", name, count, rows, cols);
+	return source->ops->find(source, name, out, 3, (const int64_t[]){count, rows, cols}, err);
 }
 
 bool source_has(const struct source *source, const char *name)
 {
 	return source->ops->has && source->ops->has(source, name);
+}
+
+const char *source_tensor_at(const struct source *source, size_t i, uint64_t *bytes)
+{
+	return source->ops->at ? source->ops->at(source, i, bytes) : NULL;
 }
 
 void source_scratch_fini(struct source_scratch *scratch)

@@ -38,16 +38,21 @@ struct source_tensor {
  * only the tensors that the index lists); or one .safetensors file; or one index file; or one GGUF file. */
 enum status source_open_checkpoint(struct source **out, const char *path, const struct log *log, struct error *err) NODISCARD;
 /* Random weights for a benchmark or a test: any name and shape exists, in `dtype`; each value depends on (seed, name, row, column)
- * alone, so that every world size sees the same model. Matrices ~ uniform with standard deviation 1/sqrt(cols); vectors whose name ends
+ * alone, so that every world size sees the same model. Matrices, taps of a convolution among them, ~ uniform with standard deviation 1/sqrt(cols); vectors whose name ends
  * in "norm.weight" near 1. */
 enum status source_open_random(struct source **out, uint64_t seed, enum dtype dtype, struct error *err) NODISCARD;
 void source_close(struct source **source);
 
-/* The tensor must exist with this shape (dims 1: cols ignored); its dtype is reported. Errors name expected and found. */
+/* The tensor must exist with this shape (dims 1: cols ignored; dims 3: [rows, 1, cols], read as [rows, cols]); its dtype is reported. Errors name expected and found. */
 enum status source_find(struct source *source, const char *name, int dims, int64_t rows, int64_t cols, struct source_tensor *out,
                         struct error *err) NODISCARD;
+/* A tensor [count, rows, cols], read as [count * rows, cols]. */
+enum status source_find_stack(struct source *source, const char *name, int64_t count, int64_t rows, int64_t cols, struct source_tensor *out,
+                              struct error *err) NODISCARD;
 /* BAD_INPUT-free question: is there a tensor of this name? (random: no opinion, returns false) */
 bool source_has(const struct source *source, const char *name);
+/* Name (borrowed) and bytes of the i-th tensor of a safetensors checkpoint; NULL behind the last, and for sources that do not list. */
+const char *source_tensor_at(const struct source *source, size_t i, uint64_t *bytes);
 
 /* Elements [row, row+rows) x [col, col+cols); a vector has one column. Columns of a block type begin and end with a block. *data and *stride (bytes between rows) stay valid until the next source_read with the
  * same scratch, or source_done. A checkpoint points into the mapping (maybe unaligned), but for rows that it has to put in order; these and a

@@ -6,12 +6,13 @@
 
 #include "model/source.h"
 
-/* Arguments were checked by source.c: read is inside the tensor. `done`, `has` and `recipe` may be NULL. */
+/* Arguments were checked by source.c: read is inside the tensor. `done`, `has`, `at` and `recipe` may be NULL. */
 struct source_ops {
 	void (*close)(struct source *source);
-	enum status (*find)(struct source *source, const char *name, struct source_tensor *out, int dims, int64_t rows, int64_t cols,
-	                    struct error *err);
+	/* shape: as the file must declare it. */
+	enum status (*find)(struct source *source, const char *name, struct source_tensor *out, int dims, const int64_t *shape, struct error *err);
 	bool (*has)(const struct source *source, const char *name);
+	const char *(*at)(const struct source *source, size_t i, uint64_t *bytes);
 	enum status (*read)(struct source *source, const struct source_tensor *tensor, int64_t row, int64_t rows, int64_t col, int64_t cols,
 	                    struct source_scratch *scratch, const void **data, size_t *stride, struct error *err);
 	void (*done)(struct source *source, const struct source_tensor *tensor, int64_t row, int64_t rows);
@@ -27,6 +28,16 @@ struct source {
 
 /* What source_open_checkpoint does with a GGUF file. */
 enum status source_open_gguf(struct source **out, const char *path, const struct log *log, struct error *err) NODISCARD;
+
+/* A tensor as it is read: [shape[0] * shape[1], shape[2]] where it has three dimensions. */
+static inline int64_t source_rows(int dims, const int64_t *shape)
+{
+	return dims == 3 ? shape[0] * shape[1] : shape[0];
+}
+static inline int64_t source_cols(int dims, const int64_t *shape)
+{
+	return dims == 1 ? 1 : shape[dims - 1];
+}
 
 /* Elements from one row to the next. */
 static inline int64_t source_row_elements(const struct source_tensor *tensor)

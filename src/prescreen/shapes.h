@@ -1,5 +1,5 @@
 /* shapes.h: the problems that one rank of a model gives to kernels, at one TP degree: every linear that runs with its local [N, K], the head
- * layout of attention, heads and state of GDN layers; and the row counts (M classes) at which they are looked at. From plan_degree, so
+ * layout of attention, heads and state of GDN layers, groups of experts; and the row counts (M classes) at which they are looked at. From plan_degree, so
  * they are what planner and loader say. Pure; any thread.
  */
 #ifndef TANDEM_PRESCREEN_SHAPES_H
@@ -36,6 +36,15 @@ struct shape_gdn {
 	uint64_t state_bytes; /* of one layer: both */
 };
 
+/* The experts of a layer: grouped problems, whose rows are the tokens that chose an expert. */
+struct shape_moe {
+	int layers; /* 0: none */
+	int experts, experts_per_token;
+	int gate_up_n, gate_up_k, down_n, down_k;               /* of one expert, local */
+	int shared_gate_up_n, shared_down_k;                    /* of the shared one; 0: none */
+	bool norm_topk;
+};
+
 struct shapes {
 	int world_size;
 	bool legal; /* else everything below is empty; plan_degree has the reasons */
@@ -44,6 +53,7 @@ struct shapes {
 	int families;
 	struct shape_attention attention;
 	struct shape_gdn gdn;
+	struct shape_moe moe;
 };
 
 /* `degree` is plan_degree's answer for `config`. */

@@ -204,19 +204,19 @@ static void write_ranks(struct writer *w, const struct metrics_state *s)
 {
 	const struct driver_status *d = s->driver;
 	int world = d->info.world_size < DRIVER_MAX_RANKS ? d->info.world_size : DRIVER_MAX_RANKS;
-	static const char *const names[] = {"tandem_rank_weight_bytes", "tandem_rank_kv_bytes", "tandem_rank_scratch_bytes", "tandem_rank_workspace_bytes",
+	static const char *const names[] = {"tandem_rank_weight_bytes", "tandem_rank_kv_bytes", "tandem_rank_state_bytes", "tandem_rank_scratch_bytes", "tandem_rank_workspace_bytes",
 	                                    "tandem_rank_peak_bytes", "tandem_rank_generation"};
-	static const char *const help[] = {"Weights of a rank, its shards and what it replicates.", "KV cache of a rank.", "Scratch of a rank.",
+	static const char *const help[] = {"Weights of a rank, its shards and what it replicates.", "KV cache of a rank.", "Recurrent state of sequences of a rank.", "Scratch of a rank.",
 	                                   "Workspace of a rank.", "Most bytes that a rank ever held.", "Commands that a rank has finished; all ranks show the same between steps."};
 	one(w, "tandem_world_size", "gauge", "Ranks.", d->info.world_size);
-	for (int i = 0; i < 6; i++) {
+	for (int i = 0; i < 7; i++) {
 		family(w, names[i], "gauge", help[i]);
 		for (int r = 0; r < world; r++) {
 			char labels[32];
 			const struct tandem_rank_bytes *b = &d->ranks[r];
 			struct tandem_health h;
 			tandem_get_health(s->engine, r, &h);
-			const uint64_t values[] = {b->sharded + b->replicated, b->kv, b->scratch, b->workspace, b->peak, h.commands};
+			const uint64_t values[] = {b->sharded + b->replicated, b->kv, b->state, b->scratch, b->workspace, b->peak, h.commands};
 			snprintf(labels, sizeof labels, ",rank=\"%d\"", r);
 			sample(w, names[i], labels, (double)values[i]);
 		}
@@ -225,6 +225,11 @@ static void write_ranks(struct writer *w, const struct metrics_state *s)
 	one(w, "tandem_kv_tokens", "gauge", "Tokens of KV in all.", (double)d->info.kv_tokens);
 	one(w, "tandem_kv_cached_blocks", "gauge", "Free blocks that still hold a prefix.", d->stats.kv_cached_blocks);
 	one(w, "tandem_kv_evictions_total", "counter", "Cached blocks that were given to others.", (double)d->stats.evictions);
+	one(w, "tandem_state_slots", "gauge", "Slots of recurrent state of each rank; 0: the model has none.", d->info.state_slots);
+	one(w, "tandem_state_free_slots", "gauge", "Slots that are empty or hold a snapshot that no request uses.", d->stats.state_free_slots);
+	one(w, "tandem_state_snapshots", "gauge", "Snapshots of recurrent state that a prefix can be continued from.", d->stats.state_snapshots);
+	one(w, "tandem_state_hits_total", "counter", "Snapshots that requests went on from.", (double)d->stats.state_hits);
+	one(w, "tandem_state_evictions_total", "counter", "Snapshots that were given up for room.", (double)d->stats.state_evictions);
 	one(w, "tandem_computed_tokens_total", "counter", "Rows of all steps.", (double)d->stats.computed_tokens);
 	one(w, "tandem_steps_total", "counter", "Steps that all ranks have done.", (double)d->generation);
 	one(w, "tandem_step_seconds_total", "counter", "Time of all steps, from plan to tokens. Ranks go in step: it is that of each.", (double)d->step_ns / 1e9);

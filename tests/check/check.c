@@ -73,7 +73,7 @@ void case_end(struct check *c)
 	else c->passed++;
 }
 
-void case_fail(struct check *c, const struct variant *v, const char *format, ...)
+void case_fail(struct check *c, const struct runner *v, const char *format, ...)
 {
 	if (c->case_failed) return; /* one line a case */
 	c->case_failed = true;
@@ -96,6 +96,9 @@ static const struct { const char *op; uint64_t hash; } recorded[] = {
 	{"attention", 0x1dcfc98c993a7de0},
 	{"swiglu", 0xe1d21c19d6c1ae7},
 	{"tree_sum", 0x6e5effbe5621b509},
+	{"gdn", 0x2c5d507b26716a},
+	{"gate", 0x389e117ddf771e43},
+	{"moe", 0xd688c4ef553a7e31},
 };
 
 void reference_bits(struct check *c, const float *data, size_t n)
@@ -116,7 +119,7 @@ static void compare_recorded(struct check *c)
 	}
 }
 
-void compare_bits(struct check *c, const struct variant *v, const char *what, const float *got, const float *want, size_t n)
+void compare_bits(struct check *c, const struct runner *v, const char *what, const float *got, const float *want, size_t n)
 {
 	c->compared++;
 	if (!memcmp(got, want, n * sizeof *got)) return;
@@ -139,19 +142,19 @@ void compare_bound(struct check *c, const char *what, const float *got, const do
 	}
 }
 
-void expect_ok(struct check *c, const struct variant *v, enum status st, const struct error *err)
+void expect_ok(struct check *c, const struct runner *v, enum status st, const struct error *err)
 {
 	if (st != STATUS_OK) case_fail(c, v, "%s: %s", status_name(st), err->text);
 }
 
-void expect_intact(struct check *c, const struct variant *v, const struct guarded *g, const char *what)
+void expect_intact(struct check *c, const struct runner *v, const struct guarded *g, const char *what)
 {
 	if (!guarded_intact(g)) case_fail(c, v, "wrote before %s", what);
 }
 
 struct test_weight test_weight_make(struct check *c, enum dtype dtype, int n, int k, uint64_t stream)
 {
-	const struct variant *v = &c->variant[0];
+	const struct runner *v = &c->variant[0];
 	struct test_weight t = {.w = {.dtype = dtype, .n = n, .k = k}};
 	size_t bytes = v->device->vt->linear_bytes(dtype, n, k), row = dtype_size(dtype, (size_t)k);
 	t.panels = guarded_alloc(bytes);
@@ -210,10 +213,10 @@ struct bench_timer bench_run(void (*fn)(void *), void *context)
 
 static bool open_variant(struct check *c, const char *isa, int threads)
 {
-	struct variant *v = &c->variant[c->variants];
+	struct runner *v = &c->variant[c->variants];
 	struct error err = {0};
 	const struct device_ops *ops = device_find("cpu");
-	*v = (struct variant){.isa = isa, .threads = threads};
+	*v = (struct runner){.isa = isa, .threads = threads};
 	enum status st = ops->open(&v->device, &(struct device_options){.isa = isa, .core_count = threads}, &err);
 	if (st == STATUS_UNSUPPORTED) {
 		printf("skip isa %s: %s\n", isa, err.text);
@@ -242,7 +245,7 @@ static bool open_variants(struct check *c)
 static void close_variants(struct check *c)
 {
 	for (int i = 0; i < c->variants; i++) {
-		struct variant *v = &c->variant[i];
+		struct runner *v = &c->variant[i];
 		v->device->vt->stream_destroy(v->stream);
 		v->device->vt->close(v->device);
 	}
@@ -316,7 +319,7 @@ static bool measure_peak(struct check *c, const char *isa, int threads)
 static int bench(struct check *c, const char *isa, int threads, const char *only)
 {
 	static const struct { const char *op; void (*fn)(struct check *); } families[] = {
-		{"linear", bench_linear}, {"attention", bench_attention}, {"rows", bench_rows},
+		{"linear", bench_linear}, {"attention", bench_attention}, {"rows", bench_rows}, {"gdn", bench_gdn},
 	};
 	if (!threads) threads = (int)sysconf(_SC_NPROCESSORS_ONLN);
 	processor_time = threads == 1;
@@ -347,7 +350,7 @@ int main(int argc, char **argv)
 		else if (!strcmp(argv[i], "--threads") && i + 1 < argc && (threads = (int)strtol(argv[i + 1], &end, 10)) > 0 && !*end) i++;
 		else if (!strcmp(argv[i], "--seed") && i + 1 < argc && (c.seed = strtoull(argv[i + 1], &end, 10), *argv[i + 1] && !*end)) i++;
 		else {
-			fprintf(stderr, "usage: check [--seed N] [--op NAME] [--quick] | check --bench [--op linear|attention|rows] [--isa NAME] [--threads N]\n"
+			fprintf(stderr, "usage: check [--seed N] [--op NAME] [--quick] | check --bench [--op linear|attention|rows|gdn] [--isa NAME] [--threads N]\n"
 				"with --threads 1 times are processor time\n");
 			return 2;
 		}
@@ -360,6 +363,8 @@ int main(int argc, char **argv)
 #define X(op) run_check(&c, #op, check_##op, only);
 		X(exp)
 		OP_LIST(X)
+		OP_FAMILY_LIST(X)
+		X(moe)
 #undef X
 		printf("%d passed, %d failed\n", c.passed, c.failed);
 		rc = c.failed || !c.passed;

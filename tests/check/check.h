@@ -29,8 +29,8 @@ void guarded_free(struct guarded *g);
 bool guarded_intact(const struct guarded *g); /* canary before the data */
 void guarded_poison(struct guarded *g);       /* all bytes 0xff: NaN in every float type */
 
-/* --- variants: opened devices */
-struct variant {
+/* --- variants of an op: opened devices that run it */
+struct runner {
 	const char *isa;
 	int threads;
 	struct device *device;
@@ -44,7 +44,7 @@ struct check {
 	const char *op;  /* under check */
 	char shape[160]; /* of the current case */
 	enum fill fill;
-	struct variant variant[CHECK_MAX_VARIANTS]; /* [0]: c, one thread: the reference */
+	struct runner variant[CHECK_MAX_VARIANTS]; /* [0]: c, one thread: the reference */
 	int variants;
 	int passed, failed; /* cases */
 	bool case_failed;
@@ -59,18 +59,18 @@ struct check {
 void case_begin(struct check *c, enum fill fill, const char *shape, ...) __attribute__((format(printf, 3, 4)));
 /* Counts it. */
 void case_end(struct check *c);
-void case_fail(struct check *c, const struct variant *v, const char *format, ...) __attribute__((format(printf, 3, 4)));
+void case_fail(struct check *c, const struct runner *v, const char *format, ...) __attribute__((format(printf, 3, 4)));
 
 /* The reference's result of the current case. What all cases of an op give together is recorded in check.c: a change there is a change of the
  * definition, which no comparison of implementations would see. */
 void reference_bits(struct check *c, const float *data, size_t n);
 /* `got` against the reference's bits. what: which output. */
-void compare_bits(struct check *c, const struct variant *v, const char *what, const float *got, const float *want, size_t n);
+void compare_bits(struct check *c, const struct runner *v, const char *what, const float *got, const float *want, size_t n);
 /* |got - want| <= bound, element by element, with want and bound from the oracle. NaN in `want` is skipped. */
 void compare_bound(struct check *c, const char *what, const float *got, const double *want, const double *bound, size_t n);
 /* OK and intact guards, else the case fails. */
-void expect_ok(struct check *c, const struct variant *v, enum status st, const struct error *err);
-void expect_intact(struct check *c, const struct variant *v, const struct guarded *g, const char *what);
+void expect_ok(struct check *c, const struct runner *v, enum status st, const struct error *err);
+void expect_intact(struct check *c, const struct runner *v, const struct guarded *g, const char *what);
 
 /* Weights of one linear behind guards, filled through linear_put. `source` keeps the rows [n][k] as in a checkpoint. */
 struct test_weight {
@@ -83,6 +83,8 @@ void test_weight_free(struct test_weight *t);
 #define X(op) void check_##op(struct check *c);
 OP_LIST(X)
 X(exp)
+OP_FAMILY_LIST(X)
+X(moe)
 #undef X
 
 /* --- bench */
@@ -94,5 +96,6 @@ struct bench_timer bench_run(void (*fn)(void *), void *context);
 void bench_linear(struct check *c);
 void bench_attention(struct check *c);
 void bench_rows(struct check *c);
+void bench_gdn(struct check *c);
 
 #endif

@@ -27,14 +27,14 @@ static void fill_position(struct check *c, float *out, int n, int seq, int posit
 }
 
 struct world {
-	const struct variant *v;
+	const struct runner *v;
 	struct kv_cache cache;
 	struct guarded memory;
 	int32_t *table; /* [MAX_SEQS][max_blocks] all blocks of each sequence */
 	int max_blocks;
 };
 
-static struct world world_make(const struct variant *v, const struct batch *b, int block_tokens, bool permute)
+static struct world world_make(const struct runner *v, const struct batch *b, int block_tokens, bool permute)
 {
 	struct world w = {.v = v};
 	int longest = 1, total = 0;
@@ -69,7 +69,7 @@ static void world_free(struct world *w)
  * out of any sequence the step only fills the cache. */
 static void step(struct check *c, struct world *w, const struct batch *b, const int *from, const int *to, float *const *out)
 {
-	const struct variant *v = w->v;
+	const struct runner *v = w->v;
 	int rows = 0, q_cols = b->q_heads * b->dim, kv_cols = b->kv_heads * b->dim, tokens = w->cache.layout.block_tokens;
 	for (int s = 0; s < b->seqs; s++) rows += to[s] - from[s];
 	if (!rows) return;
@@ -122,7 +122,7 @@ static void step(struct check *c, struct world *w, const struct batch *b, const 
 
 /* Everything before the fresh rows in steps of `history` rows, then the fresh rows in steps of `chunk`; results of the fresh rows of all
  * sequences one after another. */
-static float *run_batch(struct check *c, const struct variant *v, const struct batch *b, int block_tokens, bool permute, int history, int chunk)
+static float *run_batch(struct check *c, const struct runner *v, const struct batch *b, int block_tokens, bool permute, int history, int chunk)
 {
 	struct world w = world_make(v, b, block_tokens, permute);
 	size_t row = (size_t)(b->q_heads * b->dim), floats = 0;
@@ -221,7 +221,7 @@ static void batch_case(struct check *c, enum fill fill, const struct batch *b, b
 	}
 	for (int i = 0; ways && i < 5; i++) { /* the best variant: every block size, permuted or not, prefill in chunks of many sizes */
 		static const int chunks[] = {1, 7, 16, 33, 100};
-		const struct variant *v = &c->variant[c->variants - 1 - i % 2];
+		const struct runner *v = &c->variant[c->variants - 1 - i % 2];
 		float *out = run_batch(c, v, b, sizes[i], i % 2 == 0, 64 + i, chunks[i]);
 		compare_bits(c, v, "out in chunks", out, first, floats);
 		free(out);
@@ -283,7 +283,7 @@ void check_kv_write(struct check *c)
 /* --- bench ------------------------------------------------------------------------------------------------------------ */
 
 struct attention_bench {
-	const struct variant *v;
+	const struct runner *v;
 	struct attention_args args;
 	int layers;
 };
@@ -298,7 +298,7 @@ static void attention_step(void *context)
 
 static void bench_batch(struct check *c, int seqs, int rows, int context, int q_heads, int kv_heads, int dim)
 {
-	const struct variant *v = &c->variant[0];
+	const struct runner *v = &c->variant[0];
 	const struct device_ops *vt = v->device->vt;
 	enum { TOKENS = 32 };
 	int blocks = (context + TOKENS - 1) / TOKENS, total = seqs * rows, q_cols = q_heads * dim;

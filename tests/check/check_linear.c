@@ -37,6 +37,56 @@ static void oracle(const struct linear_case *lc, const struct sum_split *split, 
 		}
 }
 
+/* A library adds in an order of its own: as near as two orders can be, and nothing written between rows. */
+static void compare_library(struct check *c, const struct runner *o, const struct linear_args *args, const float *y, const float *first)
+{
+	const struct tensor *t = &args->y;
+	double diff = 0, all = 0;
+	for (int s = 0; s < t->slots; s++)
+		for (int r = 0; r < t->rows; r++)
+			for (int64_t i = 0; i < t->row_stride && s * t->slot_stride + r * t->row_stride + i < (int64_t)t->slots * t->slot_stride; i++) {
+				int64_t at = s * t->slot_stride + r * t->row_stride + i;
+				if (i >= t->cols && memcmp(&y[at], &first[at], 4)) case_fail(c, o, "oneDNN wrote behind row %d of slot %d", r, s);
+				if (i >= t->cols) continue;
+				diff += ((double)y[at] - (double)first[at]) * ((double)y[at] - (double)first[at]);
+				all += (double)first[at] * (double)first[at];
+			}
+	if (!(diff <= all * 1e-10)) case_fail(c, o, "oneDNN is off by %.3g, relative", sqrt(diff / all));
+}
+
+/* Every variant by name: taken when asked for, and the same bits; one that cannot compute the problem is an error and never another in silence. */
+static void run_variants(struct check *c, const struct runner *o, const struct linear_case *lc, struct linear_args *args, struct guarded *y, const float *first)
+{
+	const struct device_ops *vt = o->device->vt;
+	struct variant list[32], ran;
+	struct linear_preference prefer = {.key = {.use = lc->tree_leaves ? LINEAR_USE_PARTIAL : LINEAR_USE_PLAIN, .dtype = lc->dtype, .n = lc->n, .k = lc->k, .m = lc->rows},
+	                                   .m_low = lc->rows, .m_high = lc->rows};
+	int count = vt->linear_variants(o->stream, &prefer.key, list, 32), leaf_k = lc->tree_leaves ? lc->k / lc->leaves : lc->k;
+	if (count < 4 || count == 32 || strcmp(list[0].kernel, "default")) case_fail(c, o, "%d variants, the first '%s'", count, list[0].kernel);
+	for (int i = 0; i < count; i++) {
+		struct error err = {0};
+		prefer.variant = list[i];
+		guarded_poison(y);
+		expect_ok(c, o, vt->linear_prefer(o->stream, &prefer, 1, &err), &err);
+		enum status st = OP(o->stream, linear, args, &err);
+		bool straight = !dtype_is_plain(lc->dtype) && i && !strstr(list[i].mode, "widened");
+		if (straight && leaf_k % 32) {
+			if (st != STATUS_BAD_INPUT) case_fail(c, o, "'%s' with leaves of %d inputs: status %d", list[i].mode, leaf_k, (int)st);
+			continue;
+		}
+		expect_ok(c, o, st, &err);
+		if (list[i].invariant) compare_bits(c, o, list[i].mode, y->data, first, y->bytes / 4);
+		else compare_library(c, o, args, y->data, first);
+		vt->linear_ran(o->stream, &ran);
+		if (list[i].invariant != (strcmp(list[i].kernel, "onednn") != 0) || (i && (strcmp(ran.kernel, list[i].kernel) || strcmp(ran.mode, list[i].mode))))
+			case_fail(c, o, "asked for '%s' '%s', ran '%s' '%s'", list[i].kernel, list[i].mode, ran.kernel, ran.mode);
+	}
+	struct error err = {0};
+	prefer.variant = (struct variant){.kernel = "panels", .mode = "avx512, 3 panels, whole k"};
+	if (vt->linear_prefer(o->stream, &prefer, 1, &err) != STATUS_BAD_INPUT) case_fail(c, o, "a variant that does not exist was accepted");
+	expect_ok(c, o, vt->linear_prefer(o->stream, NULL, 0, &err), &err);
+}
+
 static void run_case(struct check *c, const struct linear_case *lc, enum fill fill)
 {
 	case_begin(c, fill, "M=%d N=%d K=%d %s%s leaves %d+%d of %d", lc->rows, lc->n, lc->k, dtype_name(lc->dtype), lc->bias ? " bias" : "", lc->first,
@@ -60,7 +110,7 @@ static void run_case(struct check *c, const struct linear_case *lc, enum fill fi
 	              .cols = lc->n, .row_stride = y_stride, .slot_stride = (int64_t)slot_stride},
 	};
 	for (int i = 0; i < c->variants; i++) {
-		const struct variant *v = &c->variant[i];
+		const struct runner *v = &c->variant[i];
 		struct error err = {0};
 		guarded_poison(&y); /* what lies between rows must stay poison: the whole buffer is compared */
 		expect_ok(c, v, OP(v->stream, linear, &args, &err), &err);
@@ -68,6 +118,7 @@ static void run_case(struct check *c, const struct linear_case *lc, enum fill fi
 		if (i == 0) memcpy(first, y.data, y.bytes);
 		if (i == 0 && lc->dtype < DTYPE_PLAIN_COUNT) reference_bits(c, first, y_floats); /* block types: what gguf.sh compares */
 		if (i > 0) compare_bits(c, v, "y", y.data, first, y_floats);
+		if (fill == FILL_RANDOM && i > 0 && i + 1 >= c->variants - 1) run_variants(c, v, lc, &args, &y, first);
 	}
 	if (fill == FILL_RANDOM || fill == FILL_ZERO || fill == FILL_DENORMAL) {
 		size_t n = (size_t)lc->rows * (size_t)lc->n;
@@ -92,7 +143,7 @@ static void run_world(struct check *c, int tree_leaves, int leaf_k, int rows, in
 {
 	int k = tree_leaves * leaf_k;
 	case_begin(c, FILL_RANDOM, "every world size of %d leaves, M=%d N=%d K=%d", tree_leaves, rows, n, k);
-	const struct variant *v = &c->variant[c->variants - 1];
+	const struct runner *v = &c->variant[c->variants - 1];
 	struct test_weight whole = test_weight_make(c, DTYPE_BF16, n, k, 3);
 	size_t y_floats = (size_t)rows * (size_t)n;
 	float *x = malloc((size_t)rows * (size_t)k * 4), *first = malloc(y_floats * 4), *out = malloc(y_floats * 4);
@@ -142,7 +193,7 @@ static void run_batch(struct check *c, int rows, int n, int k)
 	float *x = malloc((size_t)rows * (size_t)k * 4), *together = malloc((size_t)rows * (size_t)n * 4), *alone = malloc((size_t)n * 4);
 	fill_with(x, DTYPE_F32, (size_t)rows * (size_t)k, FILL_RANDOM, c->seed, 1);
 	for (int i = 0; i < c->variants; i++) {
-		const struct variant *v = &c->variant[i];
+		const struct runner *v = &c->variant[i];
 		struct error err = {0};
 		struct linear_args args = {.x = tensor_view(x, DTYPE_F32, TENSOR_REPLICATED, rows, k), .weight = &w.w,
 		                           .y = tensor_view(together, DTYPE_F32, TENSOR_REPLICATED, rows, n)};
@@ -212,7 +263,7 @@ void check_linear(struct check *c)
 
 /* Copies of one weight, larger together than any cache, used in turn. */
 struct linear_bench {
-	const struct variant *v;
+	const struct runner *v;
 	struct linear_args args;
 	struct linear_weight *weights;
 	int count, next;
@@ -228,7 +279,7 @@ static void bench_step(void *context)
 
 static void bench_shape(struct check *c, enum dtype dtype, int rows, int n, int k, int leaves)
 {
-	const struct variant *v = &c->variant[0];
+	const struct runner *v = &c->variant[0];
 	const struct device_ops *vt = v->device->vt;
 	size_t bytes = vt->linear_bytes(dtype, n, k);
 	struct linear_bench b = {.v = v, .count = (int)(400000000 / bytes) + 1};

@@ -47,7 +47,7 @@ static void embed_case(struct check *c, enum dtype dtype, int rows, int n, int k
 		for (int i = 0; i < k; i++) want[(size_t)t * (size_t)(k + 2) + (size_t)i] = (float)element(w.source.data, dtype, (size_t)id * (size_t)k + (size_t)i);
 	}
 	for (int i = 0; i < c->variants; i++) {
-		const struct variant *v = &c->variant[i];
+		const struct runner *v = &c->variant[i];
 		struct error err = {0};
 		guarded_poison(&out);
 		struct embed_args args = {.table = &w.w, .token = token.data, .out = view_of(&out, TENSOR_REPLICATED, rows, k, k + 2)};
@@ -55,8 +55,29 @@ static void embed_case(struct check *c, enum dtype dtype, int rows, int n, int k
 		compare_bits(c, v, "out", out.data, want, out.bytes / 4);
 		expect_intact(c, v, &out, "out");
 	}
+	/* From some rows of the table: the others' tokens and the second slot are the zeros that change nothing. */
+	const int granule = c->variant[0].device->vt->linear_granule, first = n / 3 / granule * granule, part = n - first < 2 * granule ? n - first : 2 * granule;
+	struct guarded slots = floats(2 * strided(rows, k, k));
+	float *sums = malloc(slots.bytes);
+	for (size_t j = 0; j < 2 * (size_t)rows * (size_t)k; j++) sums[j] = -0.0f;
+	for (int t = 0; t < rows; t++) {
+		const int id = ((int32_t *)token.data)[t];
+		if (id >= first && id < first + part) memcpy(sums + (size_t)t * (size_t)k, want + (size_t)t * (size_t)(k + 2), (size_t)k * 4);
+	}
+	for (int i = 0; i < c->variants; i++) {
+		const struct runner *v = &c->variant[i];
+		struct error err = {0};
+		guarded_poison(&slots);
+		struct linear_weight some = linear_view(v->device->vt, &w.w, first, part);
+		struct embed_args args = {.table = &some, .begin = first, .token = token.data, .out = view_of(&slots, TENSOR_PARTIAL, rows, k, k)};
+		args.out.slots = 2;
+		expect_ok(c, v, OP(v->stream, embed, &args, &err), &err);
+		compare_bits(c, v, "partial", slots.data, sums, slots.bytes / 4);
+		expect_intact(c, v, &slots, "partial");
+	}
+	guarded_free(&slots), free(sums);
 	/* The panels through linear_copy_rows, in two cuts, are the same panels. */
-	const struct variant *v = &c->variant[c->variants - 1];
+	const struct runner *v = &c->variant[c->variants - 1];
 	struct error err = {0};
 	struct guarded panels = guarded_alloc(w.panels.bytes);
 	memset(panels.data, 0, panels.bytes);
@@ -103,7 +124,7 @@ static void gather_case(struct check *c, int rows, int from, int cols)
 		memcpy(want + (size_t)i * (size_t)(cols + 3), (float *)x.data + (size_t)r * (size_t)(cols + 1), (size_t)cols * 4);
 	}
 	for (int i = 0; i < c->variants; i++) {
-		const struct variant *v = &c->variant[i];
+		const struct runner *v = &c->variant[i];
 		struct error err = {0};
 		guarded_poison(&out);
 		struct gather_rows_args args = {.x = view_of(&x, TENSOR_REPLICATED, from, cols, cols + 1), .row = row.data,
@@ -145,7 +166,7 @@ static void rms_norm_case(struct check *c, enum fill fill, int rows, int n)
 	struct guarded x = filled(c, strided(rows, n, stride), 1), weight = filled(c, (size_t)n, 2), out = floats(strided(rows, n, n + 9));
 	float *first = malloc(out.bytes), eps = 1e-6f;
 	for (int i = 0; i < c->variants; i++) {
-		const struct variant *v = &c->variant[i];
+		const struct runner *v = &c->variant[i];
 		struct error err = {0};
 		guarded_poison(&out);
 		struct rms_norm_args args = {.x = view_of(&x, TENSOR_REPLICATED, rows, n, stride), .weight = weight.data, .eps = eps,
@@ -184,13 +205,13 @@ void check_rms_norm(struct check *c)
 }
 
 /* An op that changes x in place: runs all variants on copies and leaves the reference's result in `first`. */
-typedef enum status in_place_fn(struct check *c, const struct variant *v, struct tensor x, void *context, struct error *err);
+typedef enum status in_place_fn(struct check *c, const struct runner *v, struct tensor x, void *context, struct error *err);
 
 static float *run_in_place(struct check *c, const struct guarded *x, struct tensor view, in_place_fn *fn, void *context)
 {
 	float *first = malloc(x->bytes);
 	for (int i = 0; i < c->variants; i++) {
-		const struct variant *v = &c->variant[i];
+		const struct runner *v = &c->variant[i];
 		struct error err = {0};
 		struct guarded copy = guarded_alloc(x->bytes);
 		memcpy(copy.data, x->data, x->bytes);
@@ -204,7 +225,7 @@ static float *run_in_place(struct check *c, const struct guarded *x, struct tens
 	return first;
 }
 
-static enum status head_norm_call(struct check *c, const struct variant *v, struct tensor x, void *context, struct error *err)
+static enum status head_norm_call(struct check *c, const struct runner *v, struct tensor x, void *context, struct error *err)
 {
 	(void)c;
 	struct head_norm_args *args = context;
@@ -243,7 +264,7 @@ void check_head_norm(struct check *c)
 
 /* --- rope. Bound: one product and one fused step: u |b s| + u |result| <= 2 u (|a c| + |b s|). */
 
-static enum status rope_call(struct check *c, const struct variant *v, struct tensor x, void *context, struct error *err)
+static enum status rope_call(struct check *c, const struct runner *v, struct tensor x, void *context, struct error *err)
 {
 	(void)c;
 	struct rope_args *args = context;
@@ -299,7 +320,7 @@ static void swiglu_case(struct check *c, enum fill fill, int rows, int n, float 
 	for (size_t i = 0; i < x.bytes / 4; i++) ((float *)x.data)[i] *= scale;
 	float *first = malloc(out.bytes);
 	for (int i = 0; i < c->variants; i++) {
-		const struct variant *v = &c->variant[i];
+		const struct runner *v = &c->variant[i];
 		struct error err = {0};
 		guarded_poison(&out);
 		struct swiglu_args args = {.x = view_of(&x, TENSOR_SHARDED, rows, 2 * n, stride), .out = view_of(&out, TENSOR_SHARDED, rows, n, n + 2)};
@@ -355,7 +376,7 @@ static void tree_sum_case(struct check *c, enum fill fill, const struct tree_cas
 	args.out = view_of(&out, TENSOR_REPLICATED, tc->rows, tc->cols, stride);
 	float *first = malloc(out.bytes);
 	for (int i = 0; i < c->variants; i++) {
-		const struct variant *v = &c->variant[i];
+		const struct runner *v = &c->variant[i];
 		struct error err = {0};
 		guarded_poison(&out);
 		expect_ok(c, v, OP(v->stream, tree_sum, &args, &err), &err);
@@ -396,7 +417,7 @@ void check_tree_sum(struct check *c)
 /* --- bench: bytes moved against the read peak; at these sizes the rows mostly stay in cache */
 
 struct rows_bench {
-	const struct variant *v;
+	const struct runner *v;
 	enum { ROWS_NORM, ROWS_SWIGLU, ROWS_ROPE, ROWS_TREE } op;
 	struct rms_norm_args norm;
 	struct swiglu_args swiglu;

@@ -5,7 +5,7 @@
 succeeds "help" 5 --help && {
 	cp "$out" "$work/help"
 	for option in prompt prompt-file tokens max-tokens ignore-eos temp top-k top-p min-p repeat-penalty seed tp device devices threads isa \
-		context prefill-chunk kv-block random-weights timeout fault whitelist device-memory target host port api-key served-model-name max-running max-queue max-body kv-tokens drain \
+		context prefill-chunk kv-block random-weights timeout fault whitelist device-memory target host port api-key served-model-name max-running max-queue max-body kv-tokens state-snapshots state-every drain \
 		on-failure defaults sse-comments cors-origin requests rate concurrency input-len output-len lengths endpoint vocab token-ids goodput server batch steps prefill repeat rows hidden json out verbose; do
 		grep -Eq -- "--$option( |\$)" "$work/help" && ok "help lists --$option" || not_ok "help lists --$option" "it does not"
 	done
@@ -23,7 +23,7 @@ succeeds "version" 5 --version && { grep -Eq '^tandem [0-9]+\.[0-9]+\.[0-9]+$' "
 m=$golden/llama
 refuses "no command" 2 'command: missing'
 refuses "unknown command" 2 'serv.*unknown command' serv
-refuses "command that does not exist yet" 2 'prescreen: unknown command' prescreen x
+refuses "command that does not exist" 2 'screen: unknown command' screen x
 refuses "command with a typing error" 2 'did you mean run' rnu x
 refuses "bench alone" 2 'tandem bench --help' bench
 refuses "model missing" 2 'MODEL is missing' run
@@ -45,7 +45,7 @@ refuses "plan --target that is none" 2 'gfx936, gfx90a, gfx942, h200, a100, cpu'
 refuses "plan --target, file missing" 3 'nofile.json' plan "$m" --target "$work/nofile.json"
 refuses "prompt in two ways" 2 'two ways' run "$m" -p a --tokens 1
 refuses "no prompt" 2 'prompt: missing' run "$m"
-refuses "whitelist" 2 'prescreen' run "$m" --tokens 1 --json --whitelist x
+refuses "whitelist that is missing" 3 'nofile.json' run "$m" --tokens 1 --json --whitelist "$work/nofile.json"
 refuses "fault that is none" 2 'fault' run "$m" --tokens 1 --json --fault rank=0,at=nowhere
 refuses "device that is none" 2 'device' run "$m" --tokens 1 --json --device abacus
 refuses "--devices for too few ranks" 2 'devices' run "$m" --tokens 1 --json --tp 2 --devices 0

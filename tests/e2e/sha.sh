@@ -27,7 +27,7 @@ matrix() { # NAME FOLDER TOKENS "DEGREES"
 	[ $bad -eq 0 ] && ok "sha $1: $count runs give ${want:0:12}"
 }
 
-for name in llama llama-tied llama-head-dim llama-12-heads llama-9-heads qwen3 mistral-window; do
+for name in llama llama-tied llama-head-dim llama-12-heads llama-9-heads qwen3 mistral-window qwen3_5 qwen3_5-composite qwen3_next-dense; do
 	tokens=$(json "$golden/$name/expect.json" cases 0 tokens)
 	degrees=$(json "$golden/$name/expect.json" legal_tp | tr , ' ')
 	matrix "$name" "$golden/$name" "$tokens" "$degrees"
@@ -46,6 +46,16 @@ for name in llama llama-tied; do
 	for p in 2 4; do
 		equal "sha $name --tp $p --lm-head rank0" hash "$(sum_logits "$golden/$name" --tokens 1,2,3,4,5 --tp $p --lm-head rank0)" "$want"
 	done
+done
+
+# Nor is who holds which rows of the embedding: everybody all, or each its own (tied: those of its part of the head), at every legal world size.
+for name in llama llama-tied llama-head-dim llama-12-heads llama-9-heads qwen3; do
+	tokens=$(json "$golden/$name/expect.json" cases 0 tokens)
+	want=$(sum_logits "$golden/$name" --tokens "$tokens")
+	for p in $(json "$golden/$name/expect.json" legal_tp | tr , ' '); do
+		equal "sha $name --tp $p --embedding vocab" hash "$(sum_logits "$golden/$name" --tokens "$tokens" --tp "$p" --embedding vocab)" "$want"
+	done
+	equal "sha $name --embedding vocab --lm-head rank0" hash "$(sum_logits "$golden/$name" --tokens "$tokens" --tp "$p" --embedding vocab --lm-head rank0)" "$want"
 done
 
 # --out: the bytes of that hash, whole, and nothing else in the folder.

@@ -22,8 +22,8 @@
 
 enum scores { SCORES_RANDOM, SCORES_STEEP, SCORES_ZERO, SCORES_EQUAL };
 static const char *const score_names[] = {"random", "steep", "zero", "equal"};
-enum steps { STEP_DECODE, STEP_PREFILL, STEP_MIXED, STEP_MOSTLY_DECODE, STEP_ONE, STEP_KINDS };
-static const char *const step_names[] = {"decode", "prefill", "mixed", "mostly decode", "one"};
+enum steps { STEP_DECODE, STEP_PREFILL, STEP_MIXED, STEP_MOSTLY_DECODE, STEP_DECODE_FIRST, STEP_ONE, STEP_KINDS };
+static const char *const step_names[] = {"decode", "prefill", "mixed", "mostly decode", "decode first", "one"};
 
 struct shape {
 	enum dtype dtype;
@@ -217,28 +217,101 @@ static void attend(const struct step *p, int seq, int row, int head, double *sco
 	}
 }
 
+/* What is wanted of a step's rows, and how far off it may be. */
+struct answer {
+	double *want, *bound; /* [rows][q_heads * D] */
+};
+
+static struct answer answer_of(struct gpu_check *c, const struct step *p)
+{
+	const struct shape *s = p->s;
+	size_t cols = (size_t)s->q_heads * (size_t)s->head_dim, n = (size_t)p->rows * cols;
+	struct answer a = {gpu_host(c, n * sizeof *a.want), gpu_host(c, n * sizeof *a.bound)};
+	double *score = gpu_host(c, (size_t)p->max_kv_len * sizeof *score);
+	for (int seq = 0; seq < s->seqs; seq++)
+		for (int row = p->row_start[seq]; row < p->row_start[seq + 1]; row++)
+			for (int h = 0; h < s->q_heads; h++) {
+				size_t at = (size_t)row * cols + (size_t)h * (size_t)s->head_dim;
+				attend(p, seq, row, h, score, a.want + at, a.bound + at);
+			}
+	return a;
+}
+
+static struct attention_args args_of(struct gpu_check *c, const struct step *p)
+{
+	const struct shape *s = p->s;
+	const int cols = s->q_heads * s->head_dim;
+	return (struct attention_args){.q = p->query, .out = gpu_output(c, s->dtype, TENSOR_SHARDED, p->rows, cols, cols + 16), .q_heads = s->q_heads,
+	                               .cache = &p->cache, .rows = &p->device, .scale = scale_of(s), .window = s->window};
+}
+
 static void check_shape(struct gpu_check *c, const struct shape *s, struct stream *stream, const char *what)
 {
 	gpu_case(c, s->dtype, FILL_RANDOM, "%s %d/%d x %d, blocks of %d, window %d, %s", what, s->q_heads, s->kv_heads, s->head_dim, s->block_tokens, s->window,
 	         score_names[s->scores]);
 	struct step p = make_step(c, s);
-	size_t cols = (size_t)s->q_heads * (size_t)s->head_dim, n = (size_t)p.rows * cols;
-	double *want = gpu_host(c, n * sizeof *want), *bound = gpu_host(c, n * sizeof *bound), *score = gpu_host(c, (size_t)p.max_kv_len * sizeof *score);
-	for (int seq = 0; seq < s->seqs; seq++)
-		for (int row = p.row_start[seq]; row < p.row_start[seq + 1]; row++)
-			for (int h = 0; h < s->q_heads; h++) {
-				size_t at = (size_t)row * cols + (size_t)h * (size_t)s->head_dim;
-				attend(&p, seq, row, h, score, want + at, bound + at);
-			}
-	for (int skip = 0; skip < KERNELS; skip++) {
+	const struct answer a = answer_of(c, &p);
+	int singles = 0;
+	while (singles < s->seqs && s->rows[singles] == 1) singles++;
+	for (int i = 0; i < 2 * KERNELS; i++) { /* each told how the step begins, and not */
+		const int skip = i / 2;
+		if (i % 2 && (!singles || singles == s->seqs)) continue;
+		p.device.single_seqs = i % 2 ? singles : 0;
 		char name[32];
-		snprintf(name, sizeof name, "out without %d", skip);
-		struct tensor out = gpu_output(c, s->dtype, TENSOR_SHARDED, p.rows, (int)cols, (int)cols + 16);
-		struct attention_args args = {.q = p.query, .out = out, .q_heads = s->q_heads, .cache = &p.cache, .rows = &p.device, .scale = scale_of(s),
-		                              .window = s->window};
+		snprintf(name, sizeof name, "out without %d%s", skip, i % 2 ? ", told" : "");
+		struct attention_args args = args_of(c, &p);
 		gpu_ok(c, gpu_attention_skip(stream, &args, skip, &c->err));
-		gpu_compare(c, name, &out, want, bound, 1, 0);
+		gpu_compare(c, name, &args.out, a.want, a.bound, 1, 0);
 	}
+	gpu_case_end(c);
+}
+
+/* Every variant, by name. A step of one kind: what ran is the one that was asked for. */
+static void check_variants(struct gpu_check *c, const struct shape *s)
+{
+	struct variant list[40], ran;
+	const struct attention_key key = {.prefill = s->rows[0] > 1, .dtype = s->dtype, .q_heads = s->q_heads, .kv_heads = s->kv_heads, .head_dim = s->head_dim, .m = s->seqs * s->rows[0]};
+	gpu_case(c, s->dtype, FILL_RANDOM, "variants %d x %d rows, %d/%d x %d", s->seqs, s->rows[0], s->q_heads, s->kv_heads, s->head_dim);
+	const int count = c->ops->attention_variants(c->stream, &key, list, 40);
+	struct step p = make_step(c, s);
+	const struct answer a = answer_of(c, &p);
+	if (count < 2 || count >= 40 || strcmp(list[0].kernel, "default")) gpu_fail(c, "%d variants, the first '%s'; default and others are wanted", count, list[0].kernel);
+	for (int i = 0; i < count; i++) {
+		char name[80];
+		struct attention_args args = args_of(c, &p);
+		snprintf(name, sizeof name, "out of %.30s %.30s", list[i].kernel, list[i].mode);
+		gpu_ok(c, c->ops->attention_prefer(c->stream, &(struct attention_preference){key, key.m, key.m, list[i]}, 1, &c->err));
+		gpu_ok(c, OP(c->stream, attention, &args, &c->err));
+		gpu_compare(c, name, &args.out, a.want, a.bound, 1, 0);
+		c->ops->attention_ran(c->stream, &ran);
+		if (i ? strcmp(ran.kernel, list[i].kernel) || strcmp(ran.mode, list[i].mode) : !strcmp(ran.kernel, "default")) gpu_fail(c, "%s: %s %s ran", name, ran.kernel, ran.mode);
+	}
+	const struct attention_preference other = {key, key.m + 1, key.m + 9, list[count - 1]};
+	struct attention_args args = args_of(c, &p);
+	gpu_ok(c, c->ops->attention_prefer(c->stream, &other, 1, &c->err));
+	gpu_ok(c, OP(c->stream, attention, &args, &c->err));
+	c->ops->attention_ran(c->stream, &ran);
+	if (count > 2 && !strcmp(ran.kernel, list[count - 1].kernel) && !strcmp(ran.mode, list[count - 1].mode)) gpu_fail(c, "what is preferred for other rows ran");
+	static const struct variant bad[] = {{.kernel = "flash"}, {.kernel = "decode", .mode = "2"}, {.kernel = "decode", .mode = "99 splits"}, {.kernel = "default", .mode = "2 splits"}};
+	for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
+		gpu_refused(c, STATUS_BAD_INPUT, c->ops->attention_prefer(c->stream, &(struct attention_preference){key, 1, 1, bad[i]}, 1, &c->err));
+	gpu_ok(c, c->ops->attention_prefer(c->stream, NULL, 0, &c->err));
+	gpu_case_end(c);
+}
+
+/* A split that nobody has workspace for is refused; by itself the dispatch would do without. */
+static void check_workspace(struct gpu_check *c)
+{
+	const int heads = GPU_COUNTERS / 8 + 1;
+	const struct shape s = {.dtype = DTYPE_F32, .head_dim = 16, .q_heads = heads, .kv_heads = heads, .block_tokens = 16, .seqs = 8, .rows = {1, 1, 1, 1, 1, 1, 1, 1},
+	                        .kv_len = {1, 1, 1, 1, 1, 1, 1, 1}};
+	const struct attention_preference two = {{.dtype = s.dtype, .q_heads = heads, .kv_heads = heads, .head_dim = 16}, 8, 8, {.kernel = "decode", .mode = "2 splits"}};
+	gpu_case(c, s.dtype, FILL_RANDOM, "%d heads in two splits", heads);
+	struct step p = make_step(c, &s);
+	struct attention_args args = args_of(c, &p);
+	gpu_ok(c, c->ops->attention_prefer(c->stream, &two, 1, &c->err));
+	gpu_refused(c, STATUS_UNSUPPORTED, OP(c->stream, attention, &args, &c->err));
+	gpu_ok(c, c->ops->attention_prefer(c->stream, NULL, 0, &c->err));
 	gpu_case_end(c);
 }
 
@@ -253,6 +326,7 @@ static void draw_step(const struct gpu_check *c, struct shape *s, enum steps kin
 		int length = lengths[draw(c, 5, 100 * i + (uint64_t)n, choices)], rows = 1, some = 1 + draw(c, 6, 100 * i + (uint64_t)n, most);
 		if (kind == STEP_PREFILL || kind == STEP_ONE || (kind == STEP_MIXED && n % 2 == 0)) rows = some;
 		if (kind == STEP_MOSTLY_DECODE && n % 3 == 0) rows = n ? 7 : length;
+		if (kind == STEP_DECODE_FIRST && n > 2) rows = some;
 		double kept = MAX_KEPT / seqs / (2.0 * s->kv_heads * s->head_dim);
 		if (length > kept) length = (int)kept;
 		double can = left / (seqs - n) / ((double)length * s->q_heads * s->head_dim);
@@ -334,6 +408,11 @@ static void check_refusals(struct gpu_check *c)
 void gpu_check_attention(struct gpu_check *c)
 {
 	check_drawn(c, c->stream, "", 120);
+	GPU_EACH_DTYPE(dtype) {
+		check_variants(c, &(struct shape){.dtype = dtype, .head_dim = 64, .q_heads = 6, .kv_heads = 2, .block_tokens = 16, .seqs = 3, .rows = {1, 1, 1}, .kv_len = {70, 1, 33}});
+		check_variants(c, &(struct shape){.dtype = dtype, .head_dim = 128, .q_heads = 2, .kv_heads = 1, .block_tokens = 32, .seqs = 2, .rows = {20, 20}, .kv_len = {20, 90}});
+	}
+	check_workspace(c);
 	struct stream *invariant = NULL;
 	struct stream_options options = {.max_rows = 1024, .max_q_heads = 64, .max_head_dim = 256, .max_context = 1 << 14, .max_seqs = MAX_SEQS, .invariant = true};
 	enum status st = c->ops->stream_create(c->device, &options, &invariant, &c->err);
@@ -358,6 +437,7 @@ void gpu_check_attention(struct gpu_check *c)
 struct bench_shape {
 	const char *what;
 	int seqs, rows, kv_len, q_heads, kv_heads, head_dim, block_tokens;
+	int singles; /* of the sequences, the first so many have one row */
 };
 
 struct bench {
@@ -375,30 +455,32 @@ static void bench_call(struct gpu_check *c, void *context, int i)
 
 static void bench_shape(struct gpu_check *c, const struct bench_shape *s)
 {
+	const int singles = s->rows > 1 ? s->singles : s->seqs, longer = s->seqs - singles, rows = singles + longer * s->rows;
 	gpu_case(c, DTYPE_BF16, FILL_RANDOM, "%s: %d x %d rows, %d keys, %d/%d x %d", s->what, s->seqs, s->rows, s->kv_len, s->q_heads, s->kv_heads, s->head_dim);
-	int each = (s->kv_len + s->block_tokens - 1) / s->block_tokens, blocks = s->seqs * each + 1, rows = s->seqs * s->rows;
+	int each = (s->kv_len + s->block_tokens - 1) / s->block_tokens, blocks = s->seqs * each + 1;
 	size_t layer = (size_t)blocks * 2 * (size_t)s->kv_heads * (size_t)s->block_tokens * (size_t)s->head_dim;
 	int layers = s->rows > 1 ? 1 : gpu_bench_rotation(c, layer * 2);
 	int32_t *position = gpu_host(c, (size_t)rows * 4), *start = gpu_host(c, (size_t)(s->seqs + 1) * 4), *length = gpu_host(c, (size_t)s->seqs * 4);
 	int32_t *table = gpu_host(c, (size_t)(s->seqs * each) * 4);
 	for (int i = 0; i < s->seqs; i++) {
-		start[i + 1] = (i + 1) * s->rows, length[i] = s->kv_len;
-		for (int r = 0; r < s->rows; r++) position[i * s->rows + r] = s->kv_len - s->rows + r;
+		const int own = i < singles ? 1 : s->rows;
+		start[i + 1] = start[i] + own, length[i] = s->kv_len;
+		for (int r = 0; r < own; r++) position[start[i] + r] = s->kv_len - own + r;
 		for (int b = 0; b < each; b++) table[i * each + b] = 1 + (int32_t)((int64_t)(i * each + b) * 7919 % (blocks - 1));
 	}
 	struct bench b = {.cache = {.data = gpu_random_room(c, DTYPE_BF16, layer * (size_t)layers, 1),
 	                            .layout = {.layers = layers, .blocks = blocks, .block_tokens = s->block_tokens, .kv_heads = s->kv_heads,
 	                                       .head_dim = s->head_dim, .dtype = DTYPE_BF16}},
-	                  .rows = {.rows = rows, .seqs = s->seqs, .max_blocks = each, .max_kv_len = s->kv_len, .max_seq_rows = s->rows,
+	                  .rows = {.rows = rows, .seqs = s->seqs, .max_blocks = each, .max_kv_len = s->kv_len, .max_seq_rows = s->rows, .single_seqs = singles,
 	                           .position = gpu_put(c, position, (size_t)rows * 4), .row_start = gpu_put(c, start, (size_t)(s->seqs + 1) * 4),
 	                           .kv_len = gpu_put(c, length, (size_t)s->seqs * 4), .block_table = gpu_put(c, table, (size_t)(s->seqs * each) * 4)}};
 	int cols = s->q_heads * s->head_dim;
 	void *q = gpu_random_room(c, DTYPE_BF16, (size_t)rows * (size_t)cols, 1), *out = gpu_room(c, (size_t)rows * (size_t)cols * 2);
 	b.args = (struct attention_args){.q = tensor_view(q, DTYPE_BF16, TENSOR_SHARDED, rows, cols), .q_heads = s->q_heads, .cache = &b.cache, .rows = &b.rows,
 	                                 .out = tensor_view(out, DTYPE_BF16, TENSOR_SHARDED, rows, cols), .scale = 1 / sqrtf((float)s->head_dim)};
-	double pairs = (double)s->rows * (s->kv_len - s->rows) + 0.5 * s->rows * (s->rows + 1.0);
+	double pairs = longer * ((double)s->rows * (s->kv_len - s->rows) + 0.5 * s->rows * (s->rows + 1.0)) + (double)singles * s->kv_len;
 	double seconds = gpu_bench(c, bench_call, &b, s->rows > 1 ? 2 : layers < 16 ? 16 : layers);
-	if (s->rows > 1) gpu_bench_report(c, seconds, 0, 4 * pairs * s->seqs * cols);
+	if (s->rows > 1) gpu_bench_report(c, seconds, 0, 4 * pairs * cols);
 	else gpu_bench_report(c, seconds, 4.0 * s->seqs * s->kv_len * s->kv_heads * s->head_dim, 0);
 	gpu_case_end(c);
 }
@@ -406,13 +488,13 @@ static void bench_shape(struct gpu_check *c, const struct bench_shape *s)
 void gpu_bench_attention(struct gpu_check *c)
 {
 	static const struct bench_shape shapes[] = {
-		{"8B", 1, 1, 128, 32, 8, 128, 64}, {"8B", 1, 1, 1024, 32, 8, 128, 64}, {"8B", 1, 1, 32768, 32, 8, 128, 64}, {"8B", 4, 1, 1024, 32, 8, 128, 64},
-		{"8B", 16, 1, 1024, 32, 8, 128, 64}, {"8B", 64, 1, 1024, 32, 8, 128, 64}, {"8B", 256, 1, 600, 32, 8, 128, 64}, {"8B TP2", 1, 1, 1024, 16, 4, 128, 64},
-		{"8B TP2", 16, 1, 1024, 16, 4, 128, 64}, {"8B TP2", 64, 1, 1024, 16, 4, 128, 64}, {"70B TP2", 1, 1, 1024, 32, 4, 128, 64},
-		{"32B", 64, 1, 1024, 64, 8, 128, 64}, {"D 64", 64, 1, 1024, 24, 8, 64, 64}, {"8B", 1, 1024, 1024, 32, 8, 128, 64},
-		{"8B", 1, 8192, 8192, 32, 8, 128, 64}, {"8B TP2", 1, 8192, 8192, 16, 4, 128, 64}, {"8B blocks of 16", 1, 8192, 8192, 32, 8, 128, 16},
-		{"8B", 16, 512, 512, 32, 8, 128, 64}, {"8B chunk", 1, 2048, 8192, 32, 8, 128, 64}, {"D 64", 1, 4096, 4096, 32, 8, 64, 64},
-		{"D 256", 1, 4096, 4096, 16, 8, 256, 64},
+		{"8B", 1, 1, 128, 32, 8, 128, 64, 0}, {"8B", 1, 1, 1024, 32, 8, 128, 64, 0}, {"8B", 1, 1, 32768, 32, 8, 128, 64, 0}, {"8B", 4, 1, 1024, 32, 8, 128, 64, 0},
+		{"8B", 16, 1, 1024, 32, 8, 128, 64, 0}, {"8B", 64, 1, 1024, 32, 8, 128, 64, 0}, {"8B", 256, 1, 600, 32, 8, 128, 64, 0}, {"8B TP2", 1, 1, 1024, 16, 4, 128, 64, 0},
+		{"8B TP2", 16, 1, 1024, 16, 4, 128, 64, 0}, {"8B TP2", 64, 1, 1024, 16, 4, 128, 64, 0}, {"70B TP2", 1, 1, 1024, 32, 4, 128, 64, 0},
+		{"32B", 64, 1, 1024, 64, 8, 128, 64, 0}, {"D 64", 64, 1, 1024, 24, 8, 64, 64, 0}, {"8B", 1, 1024, 1024, 32, 8, 128, 64, 0},
+		{"8B", 1, 8192, 8192, 32, 8, 128, 64, 0}, {"8B TP2", 1, 8192, 8192, 16, 4, 128, 64, 0}, {"8B blocks of 16", 1, 8192, 8192, 32, 8, 128, 16, 0},
+		{"8B", 16, 512, 512, 32, 8, 128, 64, 0}, {"8B mixed, 240 of 1 row", 255, 512, 512, 32, 8, 128, 64, 240}, {"8B chunk", 1, 2048, 8192, 32, 8, 128, 64, 0}, {"D 64", 1, 4096, 4096, 32, 8, 64, 64, 0},
+		{"D 256", 1, 4096, 4096, 16, 8, 256, 64, 0},
 	};
 	for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) bench_shape(c, &shapes[i]);
 }

@@ -392,6 +392,7 @@ void gpu_check_comm(struct gpu_check *c)
 		check_kinds(c, worlds[i]);
 		check_refusals(c, worlds[i]);
 		check_failures(c, worlds[i]);
+		gpu_check_carried(c, worlds[i]);
 		if (!c->quick) check_large(c, worlds[i]);
 	}
 	check_library(c);

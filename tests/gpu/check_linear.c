@@ -4,6 +4,7 @@
  * |products|, which a single missing product of the largest K here would still break; then one rounding to y's type. u is 2^-24.
  */
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "device/gpu/context.h"
@@ -87,6 +88,7 @@ static void compare_slot(struct gpu_check *c, const struct linear_case *s, const
 			if (s->accumulate) extra += element(o->y_host, s->y, (size_t)t * (size_t)o->y.row_stride + (size_t)i);
 			want[cell] += extra;
 			bound[cell] = (4 * sqrt((double)k) + 16) * u * (bound[cell] + fabs(extra)) + 2 * gpu_unit(s->y) * fabs(want[cell]);
+			if (c->variant && o->bias) bound[cell] += gpu_unit(s->y) * (fabs(want[cell]) + fabs(extra)); /* a library may round the product before it adds */
 			if (isnan(bound[cell]) || isinf(bound[cell])) bound[cell] = 0; /* want is not finite: compared as such */
 		}
 	struct tensor part = o->y;
@@ -98,18 +100,109 @@ static void compare_slot(struct gpu_check *c, const struct linear_case *s, const
 static void linear_case(struct gpu_check *c, enum dtype dtype, enum fill fill, struct linear_case s)
 {
 	if (s.accumulate) s.y = DTYPE_F32;
-	gpu_case(c, dtype, fill, "T=%d n=%d k=%d pads %d %d y %s%s%s leaves %d", s.rows, s.n, s.k, s.x_pad, s.y_pad, dtype_name(s.y), s.bias ? " bias" : "",
-	         s.accumulate ? " +=" : "", s.leaves);
+	gpu_case(c, dtype, fill, "T=%d n=%d k=%d pads %d %d y %s%s%s leaves %d %s %s", s.rows, s.n, s.k, s.x_pad, s.y_pad, dtype_name(s.y), s.bias ? " bias" : "",
+	         s.accumulate ? " +=" : "", s.leaves, c->variant ? c->variant->kernel : "", c->variant ? c->variant->mode : "");
 	struct operands o;
 	make_operands(c, &s, &o);
-	GPU_RUN(c, linear, {.x = o.x, .weight = &o.w, .bias = o.bias, .split = s.leaves ? &o.split : NULL, .y = o.y, .accumulate = s.accumulate});
-	if (!s.leaves || s.accumulate) {
+	const struct linear_args args = {.x = o.x, .weight = &o.w, .bias = o.bias, .split = s.leaves ? &o.split : NULL, .y = o.y, .accumulate = s.accumulate};
+	gpu_variant_begin(c);
+	const bool ran = gpu_variant_end(c, OP(c->stream, linear, &args, &c->err));
+	if (!ran) {
+		/* it said that it cannot */
+	} else if (!s.leaves || s.accumulate) {
 		compare_slot(c, &s, &o, 0, 0, s.k);
 	} else {
 		int leaf = s.k / s.leaves;
 		for (int i = 0; i < o.split.spans; i++)
 			compare_slot(c, &s, &o, i, (o.split.span[i].lo - s.leaves) * leaf, (o.split.span[i].hi - o.split.span[i].lo) * leaf);
 	}
+	gpu_case_end(c);
+}
+
+/* --- every variant that the back end lists, by name */
+
+struct variant_case {
+	enum dtype dtype;
+	struct linear_case s;
+};
+static void linear_variant(struct gpu_check *c, const void *arg)
+{
+	const struct variant_case *v = arg;
+	linear_case(c, v->dtype, FILL_RANDOM, v->s);
+}
+
+static void each_variant(struct gpu_check *c, enum dtype dtype, enum linear_use use, struct linear_case s)
+{
+	const struct variant_case v = {dtype, s};
+	gpu_each_variant(c, &(struct linear_key){use, dtype, s.n, s.k, s.rows}, linear_variant, &v);
+}
+
+static void check_variants(struct gpu_check *c, enum dtype dtype)
+{
+	for (int rows = 1; rows <= 65; rows = c->quick ? rows * 8 + 1 : rows * 2 + 1) {
+		each_variant(c, dtype, LINEAR_USE_PLAIN, (struct linear_case){.rows = rows, .n = 72, .k = 192, .y = dtype, .bias = rows > 2});
+		each_variant(c, dtype, LINEAR_USE_PLAIN, (struct linear_case){.rows = rows, .n = 40, .k = 256, .y = DTYPE_F32});
+		each_variant(c, dtype, LINEAR_USE_ACCUMULATE, (struct linear_case){.rows = rows, .n = 64, .k = 320, .accumulate = true, .bias = rows == 1});
+	}
+	each_variant(c, dtype, LINEAR_USE_PARTIAL, (struct linear_case){.rows = 3, .n = 64, .k = 256, .y = dtype, .leaves = 1});
+	/* what a tensor-parallel degree makes illegal is listed, and refused with the numbers */
+	each_variant(c, dtype, LINEAR_USE_PLAIN, (struct linear_case){.rows = 1, .n = 8, .k = dtype == DTYPE_F32 ? 4352 : 8704, .y = dtype});
+	if (c->refused < 4) gpu_fail(c, "%d variants refused; at least the four of gemv_llmm1 are wanted", c->refused);
+}
+
+/* The next op's way, or "". */
+static const char *way_of(struct gpu_check *c, const struct operands *o, int rows, char text[VARIANT_MODE_BYTES + VARIANT_KERNEL_BYTES])
+{
+	struct tensor x = o->x, y = o->y;
+	struct variant ran;
+	x.rows = y.rows = rows;
+	GPU_RUN(c, linear, {.x = x, .weight = &o->w, .y = y});
+	c->ops->linear_ran(c->stream, &ran);
+	snprintf(text, VARIANT_MODE_BYTES + VARIANT_KERNEL_BYTES, "%s %s", ran.kernel, ran.mode);
+	return text;
+}
+
+static void expect_way(struct gpu_check *c, const struct operands *o, int rows, const char *want)
+{
+	char text[VARIANT_MODE_BYTES + VARIANT_KERNEL_BYTES];
+	if (strcmp(way_of(c, o, rows, text), want)) gpu_fail(c, "%d rows: '%s' ran; '%s' is wanted", rows, text, want);
+}
+
+static void check_preferences(struct gpu_check *c)
+{
+	gpu_case(c, DTYPE_BF16, FILL_RANDOM, "preferences");
+	struct operands o;
+	const struct linear_case s = {.rows = 4, .n = 64, .k = 256, .y = DTYPE_BF16};
+	make_operands(c, &s, &o);
+	const struct linear_key key = {LINEAR_USE_PLAIN, DTYPE_BF16, 64, 256, 0}, other = {LINEAR_USE_PLAIN, DTYPE_BF16, 64, 512, 0},
+	                        fused = {LINEAR_USE_MLP_IN, DTYPE_BF16, 64, 256, 0};
+	const struct linear_preference good[] = {{key, 2, 3, {.kernel = "gemv_wave", .mode = "1 rows, 128 threads"}}, {other, 1, 9, {.kernel = "tile"}},
+	                                         {key, 1, 1, {.kernel = "gemv_strided", .mode = "4 rows, 256 threads"}}, {key, 4, 4, {.kernel = "tile"}}};
+	const struct linear_preference bad[] = {
+		{key, 1, 1, {.kernel = "gemv"}},
+		{key, 1, 1, {.kernel = "gemv_strided", .mode = "4 rows"}},
+		{key, 1, 1, {.kernel = "gemv_strided", .mode = "04 rows, 256 threads"}},
+		{key, 1, 1, {.kernel = "gemv_strided", .mode = "4 rows, 256 threads, apart"}},
+		{key, 1, 1, {.kernel = "tile", .mode = "fast"}},
+		{fused, 1, 1, {.kernel = "tile"}},
+		{fused, 1, 1, {.kernel = "tile", .mode = "norm inside"}},
+		{key, 2, 1, {.kernel = "tile"}},
+		{{LINEAR_USE_PLAIN, DTYPE_Q8_0, 64, 256, 0}, 1, 1, {.kernel = "tile"}},
+		{key, 1, 1, {.kernel = "cublasLt", .mode = "algo"}},
+		{key, 1, 1, {.kernel = "cublasLt", .mode = "algo 9999 tile 3"}},
+	};
+	char before[VARIANT_MODE_BYTES + VARIANT_KERNEL_BYTES], after[VARIANT_MODE_BYTES + VARIANT_KERNEL_BYTES];
+	way_of(c, &o, 1, before);
+	gpu_ok(c, c->ops->linear_prefer(c->stream, good, 4, &c->err));
+	for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) gpu_refused(c, STATUS_BAD_INPUT, c->ops->linear_prefer(c->stream, &bad[i], 1, &c->err));
+	gpu_refused(c, STATUS_BAD_INPUT, c->ops->linear_prefer(c->stream, (struct linear_preference[]){good[0], {key, 3, 4, {.kernel = "tile"}}}, 2, &c->err));
+	expect_way(c, &o, 1, "gemv_strided 4 rows, 256 threads"); /* what was refused has changed nothing */
+	expect_way(c, &o, 2, "gemv_wave 1 rows, 128 threads");
+	expect_way(c, &o, 3, "gemv_wave 1 rows, 128 threads");
+	expect_way(c, &o, 4, "tile ");
+	compare_slot(c, &s, &o, 0, 0, s.k);
+	gpu_ok(c, c->ops->linear_prefer(c->stream, NULL, 0, &c->err));
+	if (strcmp(before, way_of(c, &o, 1, after))) gpu_fail(c, "'%s' runs without preferences, '%s' did before", after, before);
 	gpu_case_end(c);
 }
 
@@ -210,6 +303,17 @@ static void check_skinny(struct gpu_check *c, enum dtype dtype)
 
 /* --- the invariant mode: the bits of the CPU, whose definition is one chain for each leaf */
 
+/* Preferences are of no use to it. */
+static void prefer_another(struct gpu_check *c, struct stream *stream, enum dtype dtype, int n, int k, bool partial)
+{
+	const struct linear_preference wave = {{partial ? LINEAR_USE_PARTIAL : LINEAR_USE_PLAIN, dtype, n, k, 0}, 1, 16, {.kernel = "gemv_wave", .mode = "1 rows, 128 threads"}};
+	struct variant list[4];
+	gpu_ok(c, c->ops->linear_prefer(stream, &wave, 1, &c->err));
+	const int count = c->ops->linear_variants(stream, &(struct linear_key){wave.key.use, dtype, n, k, 1}, list, 4);
+	for (int i = 0; i < count; i++)
+		if (!list[i].invariant) gpu_fail(c, "%s '%s' is listed for an invariant stream", list[i].kernel, list[i].mode);
+}
+
 static void invariant_case(struct gpu_check *c, enum dtype dtype, int rows, int n, int k, int leaves)
 {
 	gpu_case(c, dtype, FILL_RANDOM, "invariant T=%d n=%d k=%d leaves %d", rows, n, k, leaves);
@@ -218,6 +322,7 @@ static void invariant_case(struct gpu_check *c, enum dtype dtype, int rows, int 
 	struct stream *stream = NULL, *other = c->stream;
 	make_operands(c, &s, &o);
 	gpu_ok(c, c->ops->stream_create(c->device, &(struct stream_options){.max_rows = rows, .max_k = k, .max_n = n, .invariant = true}, &stream, &c->err));
+	prefer_another(c, stream, dtype, n, k, leaves > 0);
 	gpu_sync_stream(c);
 	c->stream = stream;
 	GPU_RUN(c, linear, {.x = o.x, .weight = &o.w, .split = leaves ? &o.split : NULL, .y = o.y});
@@ -293,6 +398,7 @@ void gpu_check_linear(struct gpu_check *c)
 	GPU_EACH_DTYPE(dtype)
 	{
 		check_shapes(c, dtype);
+		check_variants(c, dtype);
 		check_gemv(c, dtype);
 		check_skinny(c, dtype);
 		for (int rows = 1; rows <= 65; rows += c->quick ? 63 : 8) {
@@ -305,6 +411,7 @@ void gpu_check_linear(struct gpu_check *c)
 		if (!c->quick) invariant_case(c, dtype, 33, 1000, 2100, 7);
 	}
 	check_gemv_limits(c);
+	check_preferences(c);
 	check_refusals(c);
 }
 

@@ -263,8 +263,8 @@ static void qkv_case(struct gpu_check *c, enum dtype dtype, const struct in_case
 
 static void attention_in_case(struct gpu_check *c, enum dtype dtype, const struct in_case *ic)
 {
-	gpu_case(c, dtype, FILL_RANDOM, "T=%d H=%d heads %d+2x%d D=%d rotary=%d%s%s%s", ic->rows, ic->hidden, ic->q_heads, ic->kv_heads, ic->dim, ic->rotary,
-	         ic->norms ? " norms" : "", ic->bias ? " bias" : "", ic->done ? " h given" : "");
+	gpu_case(c, dtype, FILL_RANDOM, "T=%d H=%d heads %d+2x%d D=%d rotary=%d%s%s%s %s %s", ic->rows, ic->hidden, ic->q_heads, ic->kv_heads, ic->dim, ic->rotary,
+	         ic->norms ? " norms" : "", ic->bias ? " bias" : "", ic->done ? " h given" : "", c->variant ? c->variant->kernel : "", c->variant ? c->variant->mode : "");
 	int rows = ic->rows, n = (ic->q_heads + 2 * ic->kv_heads) * ic->dim, q_cols = ic->q_heads * ic->dim;
 	void *x_host, *w_host;
 	struct tensor x = gpu_input(c, DTYPE_F32, TENSOR_REPLICATED, rows, ic->hidden, ic->hidden, 1, &x_host);
@@ -282,10 +282,13 @@ static void attention_in_case(struct gpu_check *c, enum dtype dtype, const struc
 		h.data = gpu_put(c, given, (size_t)(rows * ic->hidden) * dtype_bytes(dtype));
 	}
 	const struct step_rows step = {.rows = rows, .cos_sin = gpu_put(c, cs, (size_t)(rows * ic->rotary) * 4 + 4), .kv_slot = k.slot_device};
-	GPU_RUN(c, attention_in, {.in = {.x = x, .weight = gpu_put(c, norm, (size_t)ic->hidden * 4), .eps = 1e-5f, .h = h, .done = ic->done}, .weight = &w,
-	                          .bias = ic->bias ? gpu_put(c, bias, (size_t)n * 4) : NULL, .q_norm = ic->norms ? gpu_put(c, q_norm, (size_t)ic->dim * 4) : NULL,
-	                          .k_norm = ic->norms ? gpu_put(c, k_norm, (size_t)ic->dim * 4) : NULL, .q_heads = ic->q_heads, .kv_heads = ic->kv_heads,
-	                          .head_dim = ic->dim, .rotary_dim = ic->rotary, .rows = &step, .cache = &k.cache, .layer = 1, .qkv = qkv});
+	const struct attention_in_args args = {.in = {.x = x, .weight = gpu_put(c, norm, (size_t)ic->hidden * 4), .eps = 1e-5f, .h = h, .done = ic->done}, .weight = &w,
+	                                       .bias = ic->bias ? gpu_put(c, bias, (size_t)n * 4) : NULL, .q_norm = ic->norms ? gpu_put(c, q_norm, (size_t)ic->dim * 4) : NULL,
+	                                       .k_norm = ic->norms ? gpu_put(c, k_norm, (size_t)ic->dim * 4) : NULL, .q_heads = ic->q_heads, .kv_heads = ic->kv_heads,
+	                                       .head_dim = ic->dim, .rotary_dim = ic->rotary, .rows = &step, .cache = &k.cache, .layer = 1, .qkv = qkv};
+	gpu_variant_begin(c);
+	const bool ran = gpu_variant_end(c, OP(c->stream, attention_in, &args, &c->err));
+	if (!ran) return gpu_case_end(c);
 	/* q in the first columns of qkv */
 	size_t unit = dtype_bytes(dtype);
 	struct tensor dense = gpu_output(c, dtype, TENSOR_SHARDED, rows, q_cols, q_cols);
@@ -296,6 +299,27 @@ static void attention_in_case(struct gpu_check *c, enum dtype dtype, const struc
 	gpu_compare(c, "q", &dense, q_columns(c, want, rows, n, q_cols), q_columns(c, size, rows, n, q_cols), rel, gpu_tiny(dtype));
 	gpu_compare(c, "cache", &k.view, k.want, k.size, rel, gpu_tiny(dtype));
 	gpu_case_end(c);
+}
+
+struct typed_in_case {
+	enum dtype dtype;
+	struct in_case ic;
+};
+static void attention_in_variant(struct gpu_check *c, const void *arg)
+{
+	const struct typed_in_case *t = arg;
+	attention_in_case(c, t->dtype, &t->ic);
+}
+
+/* Where the heads have norms of their own, no one kernel computes it, and those that should are refused. */
+static void check_attention_in_variants(struct gpu_check *c, enum dtype dtype)
+{
+	for (int rows = 1; rows <= 9; rows += c->quick ? 7 : 2)
+		for (int norms = 0; norms <= 1; norms++) {
+			const struct typed_in_case t = {dtype, {rows, 4, 2, 64, 64, 128, 64, norms == 1, rows > 1, rows == 3}};
+			gpu_each_variant(c, &(struct linear_key){LINEAR_USE_ATTENTION_IN, dtype, 8 * 64, 128, rows}, attention_in_variant, &t);
+			if (norms && rows == 1 && !c->refused) gpu_fail(c, "gemv_decode was not refused where heads have norms");
+		}
 }
 
 void gpu_check_attention_in(struct gpu_check *c)
@@ -313,6 +337,7 @@ void gpu_check_attention_in(struct gpu_check *c)
 			attention_in_case(c, dtype, &cases[i]);
 		}
 		if (!c->quick) attention_in_case(c, dtype, &large);
+		check_attention_in_variants(c, dtype);
 		/* so many heads that a wave takes several, and the last wave of a row fewer */
 		int rows = gpu_context(c->stream)->props.multiprocessors * 64 / 7 + 3;
 		qkv_case(c, dtype, &(struct in_case){rows, 5, 1, 64, 64, 0, 64, true, false, false});
@@ -324,7 +349,8 @@ void gpu_check_attention_in(struct gpu_check *c)
 
 static void mlp_in_case(struct gpu_check *c, enum dtype dtype, int rows, int hidden, int inner, bool bias_given, bool done)
 {
-	gpu_case(c, dtype, FILL_RANDOM, "T=%d H=%d I=%d%s%s", rows, hidden, inner, bias_given ? " bias" : "", done ? " h given" : "");
+	gpu_case(c, dtype, FILL_RANDOM, "T=%d H=%d I=%d%s%s %s %s", rows, hidden, inner, bias_given ? " bias" : "", done ? " h given" : "",
+	         c->variant ? c->variant->kernel : "", c->variant ? c->variant->mode : "");
 	int n = 2 * inner;
 	void *x_host, *w_host;
 	struct tensor x = gpu_input(c, DTYPE_F32, TENSOR_REPLICATED, rows, hidden, hidden, 1, &x_host);
@@ -345,16 +371,30 @@ static void mlp_in_case(struct gpu_check *c, enum dtype dtype, int rows, int hid
 		for (int i = 0; i < rows * hidden; i++) set_element(given, dtype, (size_t)i, h_want[i]);
 		h.data = gpu_put(c, given, (size_t)(rows * hidden) * dtype_bytes(dtype));
 	}
-	GPU_RUN(c, mlp_in, {.in = {.x = x, .weight = gpu_put(c, norm, (size_t)hidden * 4), .eps = 1e-5f, .h = h, .done = done}, .weight = &w,
-	                    .bias = bias_given ? gpu_put(c, bias, (size_t)n * 4) : NULL, .gate_up = gate_up, .out = out});
-	gpu_compare(c, "out", &out, want, size, 4 * gpu_unit(dtype) + (hidden + 64) * u, gpu_tiny(dtype));
+	const struct mlp_in_args args = {.in = {.x = x, .weight = gpu_put(c, norm, (size_t)hidden * 4), .eps = 1e-5f, .h = h, .done = done}, .weight = &w,
+	                                 .bias = bias_given ? gpu_put(c, bias, (size_t)n * 4) : NULL, .gate_up = gate_up, .out = out};
+	gpu_variant_begin(c);
+	if (gpu_variant_end(c, OP(c->stream, mlp_in, &args, &c->err)))
+		gpu_compare(c, "out", &out, want, size, 4 * gpu_unit(dtype) + (hidden + 64) * u, gpu_tiny(dtype));
 	gpu_case_end(c);
+}
+
+struct mlp_variant {
+	enum dtype dtype;
+	int rows;
+};
+static void mlp_in_variant(struct gpu_check *c, const void *arg)
+{
+	const struct mlp_variant *v = arg;
+	mlp_in_case(c, v->dtype, v->rows, 128, 80, v->rows > 1, v->rows == 3);
 }
 
 void gpu_check_mlp_in(struct gpu_check *c)
 {
 	GPU_EACH_DTYPE(dtype)
 	{
+		for (int rows = 1; rows <= 33; rows += c->quick ? 16 : 2)
+			gpu_each_variant(c, &(struct linear_key){LINEAR_USE_MLP_IN, dtype, 160, 128, rows}, mlp_in_variant, &(struct mlp_variant){dtype, rows});
 		mlp_in_case(c, dtype, 1, 7, 5, false, false);
 		mlp_in_case(c, dtype, 1, 64, 48, true, false);
 		mlp_in_case(c, dtype, 3, 128, 64, false, true);

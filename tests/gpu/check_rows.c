@@ -35,6 +35,27 @@ static void embed_case(struct gpu_check *c, enum fill fill, enum dtype table, en
 	gpu_case_end(c);
 }
 
+/* From rows [begin, begin + part) of the table into two slots: the others' tokens and the second slot are the zeros that change nothing. */
+static void embed_part_case(struct gpu_check *c, enum dtype dtype, int rows, int n, int begin, int part, int k, int stride)
+{
+	gpu_case(c, dtype, FILL_RANDOM, "T=%d V=%d of %d from %d H=%d stride %d", rows, part, n, begin, k, stride);
+	void *host;
+	struct linear_weight w = gpu_weight(c, dtype, n, k, 1, &host), some = linear_view(c->ops, &w, begin, part);
+	const size_t unit = dtype_bytes(dtype), line = (size_t)k * unit;
+	int32_t *token = gpu_host(c, (size_t)rows * 4);
+	char *want = gpu_host(c, 2 * (size_t)rows * line);
+	for (size_t i = 0; i < 2 * (size_t)rows * line; i++) want[i] = i % unit == unit - 1 ? (char)0x80 : 0; /* -0.0 */
+	for (int t = 0; t < rows; t++) {
+		token[t] = t * 7919 % n;
+		if (token[t] >= begin && token[t] < begin + part) memcpy(want + (size_t)t * line, (const char *)host + (size_t)token[t] * line, line);
+	}
+	struct tensor both = gpu_output(c, dtype, TENSOR_PARTIAL, 2 * rows, k, stride), out = both;
+	out.rows = rows, out.slots = 2, out.slot_stride = (int64_t)rows * stride;
+	GPU_RUN(c, embed, {.table = &some, .begin = begin, .token = gpu_put(c, token, (size_t)rows * 4), .out = out});
+	gpu_compare_exact(c, "out", &both, want);
+	gpu_case_end(c);
+}
+
 void gpu_check_embed(struct gpu_check *c)
 {
 	GPU_EACH_DTYPE(table)
@@ -44,6 +65,12 @@ void gpu_check_embed(struct gpu_check *c)
 		embed_case(c, FILL_SPECIAL, table, out, 5, 11, 64, 72);
 		embed_case(c, FILL_DENORMAL, table, out, 3, 40, 33, 35);
 		if (!c->quick) embed_case(c, FILL_RANDOM, table, out, 130, 500, 4096, 4096);
+	}
+	GPU_EACH_DTYPE(dtype)
+	{
+		embed_part_case(c, dtype, 5, 11, 4, 3, 64, 72);
+		embed_part_case(c, dtype, 9, 12, 0, 5, 33, 35);
+		embed_part_case(c, dtype, 3, 12, 12, 0, 8, 8);
 	}
 }
 

@@ -44,6 +44,17 @@ for name in qwen3 mistral-full; do
 	close "bf16 $name" "$golden/$name" $prompt "$(json "$golden/$name/config.json" vocab_size)" $bound_bf16
 done
 
+# Experts: few rows, tiles of rows, decode steps from graphs.
+moe=$(copy_model qwen3-moe-norm) && set_config "$moe" dtype '"float32"' && set_config "$moe" torch_dtype '"float32"'
+moe_vocab=$(json "$moe/config.json" vocab_size) moe_want=
+for p in $degrees; do
+	close "f32 experts tp $p" "$moe" $prompt "$moe_vocab" $bound_f32 --tp "$p"
+	close "f32 experts tp $p in chunks of 3" "$moe" $prompt "$moe_vocab" $bound_f32 --tp "$p" --prefill-chunk 3
+	found=$(limit_kib=unlimited sum_logits "$moe" --tokens $prompt --device "$device" --tp "$p" --tp-invariant --random-weights 5)
+	if [ -z "$moe_want" ]; then moe_want=$found; fi
+	equal "tp-invariant experts: tp $p" hash "$found" "$moe_want"
+done
+
 # --tp-invariant: one hash whatever the world size.
 want=
 for p in $degrees; do
@@ -51,6 +62,8 @@ for p in $degrees; do
 	found=$(limit_kib=unlimited sum_logits "$golden/llama-head-dim" --tokens $prompt --device "$device" --tp "$p" --tp-invariant)
 	if [ -z "$want" ]; then want=$found; fi
 	equal "tp-invariant: tp $p" hash "$found" "$want"
+	found=$(limit_kib=unlimited sum_logits "$golden/llama-head-dim" --tokens $prompt --device "$device" --tp "$p" --tp-invariant --embedding vocab)
+	equal "tp-invariant: tp $p, embedding split" hash "$found" "$want"
 done
 
 # tokens NAME ARGUMENT...: what a run generates.
@@ -68,6 +81,10 @@ for p in $degrees; do
 	fi
 	want=$((p > 1 ? 2 * $(json "$f32/config.json" num_hidden_layers) : 0))
 	equal "collectives, tp $p" collectives_per_step "$(json "$out" collectives_per_step)" $want
+	[ "$p" -gt 1 ] || continue
+	equal "greedy, tp $p, lm head on rank 0, embedding split" tokens "$(tokens --device "$device" --tp "$p" --embedding vocab --lm-head rank0)" "$greedy_cpu"
+	equal "greedy, tp $p, embedding split" tokens "$(tokens --device "$device" --tp "$p" --embedding vocab)" "$greedy_cpu"
+	equal "collectives, tp $p, embedding split" collectives_per_step "$(json "$out" collectives_per_step)" $((want + 1))
 done
 
 # Batches. Four rows are a bucket: recorded and not, the same bits; five are padded to eight, which may choose other kernels: the same tokens.
@@ -91,6 +108,27 @@ case " $degrees " in *" 2 "*)
 		equal "rebuilt after $fault" bits "$(batch "$device" 2 4 graphs 0 scored "rank=1,$fault" | grep -v '^engine_batch: ')" "$four"
 	done ;;
 esac
+
+# A whitelist: what it names is taken, the results stay within the bound, the same tokens come out, and --tp-invariant keeps its bits: it leaves out
+# what adds in another order.
+bf16=$golden/llama-head-dim
+for kernel in tile gemv_strided; do
+	table=$work/$kernel.json
+	# shellcheck disable=SC2086
+	"$build/tests/e2e/take_kernel" "$bf16" "$device" $kernel 16 $degrees >"$table" 2>"$err" || { not_ok "whitelist of $kernel" "$(cat "$err")"; continue; }
+	for p in $degrees; do
+		case " $legal " in *" $p "*) ;; *) continue ;; esac
+		close "whitelist of $kernel, tp $p" "$bf16" $prompt "$vocab" $bound_bf16 --tp "$p" --whitelist "$table"
+		run $limit run "$bf16" --random-weights 5 --tokens 1,2,3 -n 4 --json --ignore-eos --device "$device" --tp "$p" --whitelist "$table" --explain-dispatch
+		[ "$rc" -eq 0 ] || { not_ok "whitelist of $kernel, tp $p: taken" "exit $rc: $(head -1 "$err")"; continue; }
+		one=$(grep -o '{"families":[^}]*"m":1,[^}]*}' "$out")
+		if [ "$(grep -c "\"kernel\":\"$kernel\".*\"why\":\"whitelist, 1.50x" <<<"$one")" -ge 4 ] && ! grep -q '"why":"default' <<<"$one"; then ok "whitelist of $kernel, tp $p: taken"
+		else not_ok "whitelist of $kernel, tp $p: taken" "$one"; fi
+		found=$(limit_kib=unlimited sum_logits "$bf16" --tokens $prompt --device "$device" --tp "$p" --tp-invariant --whitelist "$table")
+		equal "whitelist of $kernel, tp $p: invariant" hash "$found" "$(limit_kib=unlimited sum_logits "$bf16" --tokens $prompt --device "$device" --tp "$p" --tp-invariant)"
+	done
+done
+refuses "whitelist of another device" 3 "measured with device '$device'" run "$bf16" --tokens 1 --json --whitelist "$work/tile.json"
 
 # Quantised weights are refused by name.
 if [ -n "${GGUF:-}" ]; then refuses "quantised weights" 3 "not quantised" run "$GGUF" --device "$device" --tokens 1; fi

@@ -4,7 +4,7 @@
  * compares all of the result with doubles under a written bound. What lies between the rows of a strided tensor must stay as it was, and
  * so must the guard bands, which are looked at when the case ends. Then the case's memory is gone.
  *
- * Each op of OP_LIST and OP_FUSED_LIST has a `gpu_check_OP`, which must compare something, or the run fails; gpu_bench_OP is optional.
+ * Each op of OP_LIST and OP_FUSED_LIST, and moe, has a `gpu_check_OP`, which must compare something, or the run fails; gpu_bench_OP is optional.
  */
 #ifndef TANDEM_TESTS_GPU_HARNESS_H
 #define TANDEM_TESTS_GPU_HARNESS_H
@@ -37,6 +37,8 @@ struct gpu_check {
 	long compared;      /* elements of the current op */
 	struct gpu_piece *pieces; /* memory of the current case */
 	double read_gbps;         /* --bench: measured */
+	const struct variant *variant; /* that the stream was told to take (gpu_each_variant), or NULL */
+	int refused;                   /* of the variants of the last key: those that said that they cannot */
 };
 
 /* --- cases */
@@ -53,6 +55,13 @@ void gpu_ok(struct gpu_check *c, enum status st);
 #define GPU_REFUSED(c, op, code, ...) gpu_refused((c), STATUS_##code, OP((c)->stream, op, &((struct op##_args)__VA_ARGS__), &(c)->err))
 void gpu_refused(struct gpu_check *c, enum status want, enum status got);
 void gpu_sync_stream(struct gpu_check *c); /* stream_sync with a deadline */
+
+/* --- variants of a linear: `run` makes a case for each of them, the stream told to take it for this key */
+void gpu_each_variant(struct gpu_check *c, const struct linear_key *key, void (*run)(struct gpu_check *c, const void *arg), const void *arg);
+/* Around the one op of such a case, `st` what it returned. Where a variant is asked for, the op goes through a graph, whose kernels must be that variant's;
+ * linear_ran must name it; and it may say that it cannot (UNSUPPORTED, naming itself): false then. */
+void gpu_variant_begin(struct gpu_check *c);
+bool gpu_variant_end(struct gpu_check *c, enum status st);
 
 /* --- memory of the case */
 void *gpu_host(struct gpu_check *c, size_t bytes);                                      /* zeroed host memory */
@@ -92,6 +101,7 @@ int gpu_bench_rotation(const struct gpu_check *c, size_t bytes);
 	void gpu_bench_##op(struct gpu_check *c) __attribute__((weak));
 OP_LIST(X)
 OP_FUSED_LIST(X)
+X(moe)
 #undef X
 void gpu_check_device(struct gpu_check *c);
 void gpu_check_comm(struct gpu_check *c); /* opens devices of its own */

@@ -34,6 +34,7 @@ struct sim {
 	int client_count, client_capacity, live;
 	int oldest; /* index of the oldest live client */
 	uint64_t preemptions; /* up to the last plan */
+	uint64_t cut;         /* request whose chunk in this step is shorter than its share, to leave a snapshot; 0: none */
 	int32_t prefix[PREFIXES][CONTEXT];
 	/* per thousand, each step */
 	int arrive, burst, cancel, fail, deadline;
@@ -70,9 +71,12 @@ static enum status set_up(struct sim *m, struct error *err)
 	int blocks = pressure == 0 ? between(m, one / 2 + 1, one + 2) : pressure == 1 ? between(m, one, 3 * one) : between(m, 3 * one, 12 * one);
 	struct world_options w = {.ranks = between(m, 1, WORLD_RANKS), .blocks = blocks, .block_tokens = size, .max_seqs = max_seqs,
 	                          .max_blocks = (CONTEXT + size - 1) / size, .prefix_cache = chance(m, 750), .seed = m->seed};
+	if (chance(m, 500)) w.states = 2 * max_seqs + draw(m, chance(m, 500) ? 3 : 3 * max_seqs + 1);
+	m->counts->stateful_workloads += w.states > 0;
 	TRY(world_create(&m->world, &w, err));
 	m->options = (struct scheduler_options){.max_seqs = max_seqs, .max_rows = max_seqs + draw(m, chance(m, 500) ? 4 : 80), .kv_blocks = blocks,
-	                                        .block_tokens = size, .max_queue = chance(m, 300) ? between(m, 1, 10) : 0, .kv = &m->world.kv};
+	                                        .block_tokens = size, .max_queue = chance(m, 300) ? between(m, 1, 10) : 0, .states = w.states,
+	                                        .state_every = chance(m, 500) ? between(m, 1, 100) : 0, .kv = &m->world.kv};
 	TRY(scheduler_create(&m->scheduler, &m->options, err));
 	struct step_limits limits = {.max_rows = m->options.max_rows, .max_seqs = max_seqs, .max_outputs = max_seqs};
 	TRY(step_plan_init(&m->plan, &limits, err));
@@ -110,7 +114,8 @@ static int bound_of(const struct sim *m, int prompt_count, int max_tokens)
 	int size = m->options.block_tokens, spare = m->options.max_rows - m->options.max_seqs + 1, most = prompt_count + max_tokens;
 	int share = spare - spare / 4;
 	share -= share / 4;
-	return most / share + 2 * (most / size + 2) + max_tokens + 4;
+	int cuts = m->options.states ? most / size + 1 : 0; /* chunks that end where a snapshot is wanted */
+	return most / share + 2 * (most / size + 2) + max_tokens + 4 + cuts;
 }
 
 static enum status submit(struct sim *m, struct error *err)
@@ -256,6 +261,7 @@ static enum status check_plan(struct sim *m, bool preempted, struct error *err)
 {
 	struct plan_view v;
 	const struct step_plan *p = &m->plan;
+	m->cut = 0;
 	TRY(view_plan(m, &v, err));
 	if (p->rows > m->options.max_rows || p->seqs > m->options.max_seqs) return BROKEN("plan: %d rows of %d sequences", p->rows, p->seqs);
 	if (v.free_after < 0) return BROKEN("plan: %d blocks more than there are", -v.free_after);
@@ -280,7 +286,9 @@ static enum status check_plan(struct sim *m, bool preempted, struct error *err)
 	const struct sequence *q = v.oldest_prefill;
 	int share = v.prefills > 1 ? budget - budget / 4 : budget, got = v.rows[q->slot], left = q->count - q->computed;
 	if (m->world.options.prefix_cache && left > share) share -= share / 4; /* to end at a block's edge */
-	if (got < min_int(share, left) && v.free_after > 0)
+	bool short_of_share = got < min_int(share, left) && v.free_after > 0;
+	if (short_of_share && m->options.states && q->hashes && (q->computed + got) % m->options.block_tokens == 0) m->cut = q->id;
+	else if (short_of_share)
 		return BROKEN("plan: the oldest prefill, request %llu, gets %d of %d rows", ID(q), got, min_int(share, left));
 	if (!m->world.options.prefix_cache && v.prefills > 1 && budget / 4 > 0 && v.free_after > 0 && !others)
 		return BROKEN("plan: only the oldest of %d prefills gets rows", v.prefills);
@@ -313,6 +321,8 @@ static enum status fail_group(struct sim *m, struct error *err)
 	world_settle(&m->world, &m->plan, false);
 	for (int r = 0; r < m->world.options.ranks; r++) TRY(kv_check(m->world.pools[r], err));
 	TRY(scheduler_check(m->scheduler, err)); /* nothing was committed anywhere */
+	for (int i = m->oldest; i < m->client_count; i++)
+		if (m->clients[i].sequence) TRY(world_check_state(&m->world, m->clients[i].sequence, err));
 	while ((q = scheduler_any(m->scheduler))) {
 		scheduler_remove(m->scheduler, q, FINISH_FAILED);
 		TRY(end(m, q, err));
@@ -354,6 +364,22 @@ static enum status apply(struct sim *m, struct error *err)
 	return STATUS_OK;
 }
 
+/* A sequence that stands at a block's edge leaves its state there, and a chunk was cut short for nothing less. */
+static enum status check_snapshots(struct sim *m, struct error *err)
+{
+	for (int i = 0; i < m->plan.seqs && m->options.states; i++) {
+		const struct sequence *q = m->plan.sequence[i];
+		bool kept = true;
+		for (int r = 0; r < m->world.options.ranks; r++) kept &= kv_is_snapshot(m->world.pools[r], kv_state_read(m->world.pools[r], q->slot));
+		if (!kept && q->hashes && q->computed % m->options.block_tokens == 0)
+			return BROKEN("request %llu leaves no snapshot at %d tokens", (unsigned long long)q->id, q->computed);
+		if (kept && !q->hashes) return BROKEN("request %llu leaves a snapshot without a text", (unsigned long long)q->id);
+		m->counts->snapshots += kept;
+		m->counts->cut_chunks += q->id == m->cut;
+	}
+	return STATUS_OK;
+}
+
 static enum status step(struct sim *m, struct error *err)
 {
 	m->counts->steps++;
@@ -377,6 +403,7 @@ static enum status step(struct sim *m, struct error *err)
 	if (st != STATUS_OK) return BROKEN("step: %s", ran.text);
 	world_settle(&m->world, &m->plan, true);
 	scheduler_committed(m->scheduler, &m->plan);
+	TRY(check_snapshots(m, err));
 	TRY(apply(m, err));
 	TRY(check_all(m, err));
 	return check_waiting(m, err);
@@ -398,6 +425,7 @@ static enum status run_all(struct sim *m, int steps, struct error *err)
 	for (int i = 0; i < m->client_count; i++)
 		if (m->clients[i].ends != 1) return BROKEN("request %d ends %d times", i + 1, m->clients[i].ends);
 	if (kv_group_free_blocks(&m->world.kv) != m->options.kv_blocks) return BROKEN("blocks are held by nobody's request");
+	if (kv_free_states(m->world.pools[0]) != m->options.states) return BROKEN("state slots are held by nobody's request");
 	return STATUS_OK;
 }
 
@@ -411,6 +439,8 @@ enum status workload_run(unsigned long long seed, int steps, struct sim_counts *
 		counts->preemptions += stats.preemptions;
 		counts->cached_tokens += stats.cached_tokens;
 		counts->evictions += kv_evictions(m.world.pools[0]);
+		counts->state_hits += stats.state_hits;
+		counts->snapshot_evictions += kv_snapshot_evictions(m.world.pools[0]);
 		unsigned long long useful = stats.prompt_tokens - stats.cached_tokens + counts->tokens;
 		counts->recomputed_tokens += stats.computed_tokens > useful ? stats.computed_tokens - useful : 0;
 	}

@@ -11,11 +11,13 @@ enum status world_create(struct world *out, const struct world_options *o, struc
 	*out = (struct world){.options = *o};
 	for (int r = 0; r < o->ranks; r++) {
 		struct kv_options kv = {.blocks = o->blocks, .block_tokens = o->block_tokens, .max_seqs = o->max_seqs, .max_blocks = o->max_blocks,
-		                        .shuffle = r ? rng_u64(o->seed, 7, (uint64_t)r) | 1 : 0, .prefix_cache = o->prefix_cache};
+		                        .shuffle = r ? rng_u64(o->seed, 7, (uint64_t)r) | 1 : 0, .prefix_cache = o->prefix_cache,
+		                        .states = o->states};
 		TRY_GOTO(kv_create(&out->pools[r], &kv, err), fail);
 		size_t slots = ((size_t)o->blocks + 1) * (size_t)o->block_tokens;
 		out->memory[r] = mem_zalloc(slots, sizeof **out->memory, "simulated memory", err);
-		if (!out->memory[r]) {
+		out->states[r] = mem_zalloc((size_t)o->states + 1, sizeof **out->states, "simulated state", err);
+		if (!out->memory[r] || !out->states[r]) {
 			st = STATUS_NO_MEMORY;
 			goto fail;
 		}
@@ -32,8 +34,35 @@ void world_destroy(struct world *world)
 	for (int r = 0; r < WORLD_RANKS; r++) {
 		kv_destroy(&world->pools[r]);
 		free(world->memory[r]);
-		world->memory[r] = NULL;
+		free(world->states[r]);
+		world->memory[r] = world->states[r] = NULL;
 	}
+}
+
+/* The value that the sequence's text has at `length`. */
+static uint64_t value_of(const struct sequence *q, int length)
+{
+	uint64_t value = 0;
+	for (int p = 0; p < length; p++) value = world_next_value(value, q->tokens[p]);
+	return value;
+}
+
+/* The recurrent part: from the state of the committed length to the one of the step's end, in another slot. */
+static enum status compute_state(struct world *w, int rank, const struct sequence *q, int slot, int begin, int end, struct error *err)
+{
+	const struct kv_pool *pool = w->pools[rank];
+	int32_t read = kv_state_read(pool, slot), write = kv_state_write(pool, slot);
+	uint64_t value = read < 0 ? 0 : w->states[rank][read];
+	if ((read < 0) != (begin == 0) || write < 1 || write == read)
+		return FAIL(err, BAD_INPUT, "request %llu reads state slot %d and writes %d at position %d of rank %d", (unsigned long long)q->id, read,
+		            write, begin, rank);
+	if (kv_state_refs(pool, write) != 1 || kv_is_snapshot(pool, write))
+		return FAIL(err, BAD_INPUT, "request %llu writes state slot %d of rank %d, which is shared", (unsigned long long)q->id, write, rank);
+	if (value != value_of(q, begin))
+		return FAIL(err, BAD_INPUT, "request %llu goes on from another text's state at position %d on rank %d", (unsigned long long)q->id, begin, rank);
+	for (int p = begin; p < end; p++) value = world_next_value(value, q->tokens[p]);
+	w->states[rank][write] = value;
+	return STATUS_OK;
 }
 
 /* One sequence's rows on one rank. */
@@ -55,7 +84,7 @@ static enum status compute(struct world *w, int rank, const struct step_plan *pl
 		if (value != want)
 			return FAIL(err, BAD_INPUT, "request %llu reads another text's KV at position %d on rank %d", (unsigned long long)q->id, p, rank);
 	}
-	return STATUS_OK;
+	return w->options.states ? compute_state(w, rank, q, slot, begin, end, err) : STATUS_OK;
 }
 
 enum status world_run(struct world *w, const struct step_plan *plan, int fail_rank, int fail_after, struct error *err)
@@ -80,7 +109,20 @@ void world_settle(struct world *w, const struct step_plan *plan, bool commit)
 	}
 }
 
+enum status world_check_state(const struct world *w, const struct sequence *q, struct error *err)
+{
+	for (int r = 0; r < w->options.ranks && w->options.states && q->slot >= 0; r++) {
+		int length = kv_length(w->pools[r], q->slot);
+		int32_t read = kv_state_read(w->pools[r], q->slot);
+		if ((read < 0) != (length == 0) || (length && w->states[r][read] != value_of(q, length)))
+			return FAIL(err, BAD_INPUT, "request %llu has lost the state of its %d tokens on rank %d", (unsigned long long)q->id, length, r);
+	}
+	return STATUS_OK;
+}
+
 uint64_t world_value(const struct world *w, const struct step_plan *plan, int seq)
 {
-	return w->memory[0][kv_slot(w->pools[0], plan->slot[seq], plan->kv_len[seq] - 1)];
+	const struct kv_pool *pool = w->pools[0];
+	if (w->options.states) return w->states[0][kv_state_read(pool, plan->slot[seq])];
+	return w->memory[0][kv_slot(pool, plan->slot[seq], plan->kv_len[seq] - 1)];
 }

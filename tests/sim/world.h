@@ -1,6 +1,7 @@
 /* world.h: the simulated group: two or three pools that are shuffled differently, and for each a memory that stands for its KV cache. The
  * value at a position is computed from the value before it, as the block table gives it, and the token: so what a sequence reads is
- * what its blocks hold, and a wrong, stale or overwritten block changes the tokens.
+ * what its blocks hold, and a wrong, stale or overwritten block changes the tokens. With states, a second memory stands for the state slots:
+ * the value of the committed length, which a step reads in one slot and writes, further on, in another.
  */
 #ifndef TANDEM_TESTS_SIM_WORLD_H
 #define TANDEM_TESTS_SIM_WORLD_H
@@ -12,7 +13,7 @@
 #define WORLD_RANKS 3
 
 struct world_options {
-	int ranks, blocks, block_tokens, max_seqs, max_blocks;
+	int ranks, blocks, block_tokens, max_seqs, max_blocks, states;
 	bool prefix_cache;
 	uint64_t seed;
 };
@@ -21,6 +22,7 @@ struct world {
 	struct world_options options;
 	struct kv_pool *pools[WORLD_RANKS];
 	uint64_t *memory[WORLD_RANKS]; /* [(blocks + 1) * block_tokens] */
+	uint64_t *states[WORLD_RANKS]; /* [states + 1] */
 	struct kv_group kv;
 };
 
@@ -32,6 +34,8 @@ void world_destroy(struct world *world);
 enum status world_run(struct world *world, const struct step_plan *plan, int fail_rank, int fail_after, struct error *err) NODISCARD;
 /* Commits on every rank, or rolls back. */
 void world_settle(struct world *world, const struct step_plan *plan, bool commit);
+/* That the state of a committed sequence is still that of its text, on every rank. BAD_INPUT: it is not. */
+enum status world_check_state(const struct world *world, const struct sequence *sequence, struct error *err) NODISCARD;
 /* The value at the last position of plan sequence `seq`. */
 uint64_t world_value(const struct world *world, const struct step_plan *plan, int seq);
 

@@ -353,13 +353,13 @@ static void test_eos(void **state)
 	bad(llama, "{\"bos_token_id\":-3}", STATUS_BAD_INPUT, "bos_token_id");
 }
 
-static void test_planned_only(void **state)
+static void test_hybrid_and_experts(void **state)
 {
 	(void)state;
 	struct model_config c = good(hybrid, "{}");
 	assert_string_equal(c.model_type, "qwen3_5");
 	assert_string_equal(c.tensor_prefix, "model.language_model.");
-	assert_non_null(strstr(c.cannot_run, "qwen3_5_text"));
+	assert_string_equal(c.cannot_run, "");
 	assert_true(c.attn_output_gate && c.qk_norm);
 	assert_int_equal(c.rotary_dim, 64);
 	assert_true(c.rope.theta == 1e7);
@@ -367,7 +367,6 @@ static void test_planned_only(void **state)
 	assert_int_equal(c.gdn.v_heads, 48);
 	assert_int_equal(c.gdn.k_dim, 128);
 	assert_int_equal(c.gdn.conv_kernel, 4);
-	assert_int_equal(c.gdn.state_dtype, DTYPE_F32);
 	assert_int_equal(c.layer_kind[2], LAYER_GDN);
 	assert_int_equal(c.layer_kind[3], LAYER_FULL);
 	assert_int_equal(c.layer_kind[7], LAYER_FULL);
@@ -375,14 +374,22 @@ static void test_planned_only(void **state)
 
 	c = good(llama, "{\"model_type\":\"qwen3_next\",\"linear_num_key_heads\":2,\"linear_num_value_heads\":4,\"num_experts\":16,"
 	                "\"moe_intermediate_size\":32,\"shared_expert_intermediate_size\":32,\"num_experts_per_tok\":4}");
-	assert_non_null(strstr(c.cannot_run, "mixture of experts"));
+	assert_string_equal(c.cannot_run, "");
 	assert_int_equal(c.moe.layers, 4);
+	assert_true(c.moe.norm_topk && c.moe.sparse[0] && c.moe.sparse[3]);
 	assert_true(c.gdn.by_k_head);
 	assert_int_equal(c.head_dim, 256);
 
 	c = good(llama, "{\"model_type\":\"qwen3_moe\",\"num_experts\":16,\"moe_intermediate_size\":32,\"mlp_only_layers\":[0],\"decoder_sparse_step\":2}");
 	assert_int_equal(c.moe.layers, 2); /* layers 1 and 3; 0 would not be sparse anyway */
+	assert_true(!c.moe.sparse[0] && c.moe.sparse[1] && !c.moe.sparse[2] && c.moe.sparse[3] && !c.moe.norm_topk);
 	assert_int_equal(c.moe.experts_per_token, 8);
+	c = good(llama, "{\"model_type\":\"qwen3_moe\",\"num_local_experts\":16,\"moe_intermediate_size\":32,\"mlp_only_layers\":[1],\"norm_topk_prob\":true}");
+	assert_int_equal(c.moe.experts, 16);
+	assert_true(c.moe.sparse[0] && !c.moe.sparse[1] && c.moe.sparse[2] && c.moe.norm_topk);
+	bad(llama, "{\"model_type\":\"qwen3_moe\",\"num_experts\":4,\"moe_intermediate_size\":32}", STATUS_BAD_INPUT, "num_experts_per_tok");
+	c = good(llama, "{\"model_type\":\"qwen3_moe\",\"num_experts\":99,\"moe_intermediate_size\":32,\"num_experts_per_tok\":65}");
+	assert_non_null(strstr(c.cannot_run, "up to 64"));
 	bad(llama, "{\"model_type\":\"qwen3_moe\"}", STATUS_BAD_INPUT, "num_experts");
 	bad(llama, "{\"model_type\":\"qwen3_moe\",\"num_experts\":16,\"moe_intermediate_size\":32,\"mlp_only_layers\":[9]}", STATUS_BAD_INPUT,
 	    "mlp_only_layers");
@@ -485,7 +492,7 @@ int main(void)
 		cmocka_unit_test(test_refused_by_name),
 		cmocka_unit_test(test_not_a_config),
 		cmocka_unit_test(test_eos),
-		cmocka_unit_test(test_planned_only),
+		cmocka_unit_test(test_hybrid_and_experts),
 		cmocka_unit_test(test_nested),
 		cmocka_unit_test(test_generation_config),
 		cmocka_unit_test(test_warnings),

@@ -112,9 +112,9 @@ static void test_hybrid_heads_and_state(void **state)
 	char *bf16 = files_json(qwen27b, "{}");
 	char *at = strstr(bf16, "float32");
 	assert_non_null(at);
-	memcpy(at, "float16", 7); /* a state of 2 bytes: 74.8 MiB */
+	memcpy(at, "float16", 7); /* the state is F32 all the same */
 	struct model_config small = config_of(bf16);
-	assert_int_equal(plan(&small, 1).state_per_sequence, 48 * (61440 + 1572864));
+	assert_int_equal(plan(&small, 1).state_per_sequence, 48 * (61440 + 3145728));
 	free(bf16);
 }
 
@@ -170,8 +170,11 @@ static void test_kv_tokens(void **state)
 	struct plan_options options = {.device_memory = UINT64_C(64) << 30, .max_rows = 512, .activation = DTYPE_BF16, .kv = DTYPE_BF16};
 	struct plan_degree d;
 	plan_degree(&d, &config, 2, &options);
-	uint64_t used = d.sharded_bytes + d.replicated_bytes + d.scratch_bytes + d.workspace_bytes + d.state_per_sequence;
-	assert_int_equal(d.kv_tokens, ((UINT64_C(64) << 30) - used) / 32768);
+	uint64_t used = d.sharded_bytes + d.replicated_bytes + d.scratch_bytes + d.workspace_bytes + 3 * d.state_per_sequence;
+	assert_int_equal(d.kv_tokens, ((UINT64_C(64) << 30) - used) / 32768); /* one sequence's two slots of state, and the sink's */
+	options.state_slots = plan_state_slots(8, 5);
+	plan_degree(&d, &config, 2, &options);
+	assert_int_equal(d.kv_tokens, ((UINT64_C(64) << 30) - used - 19 * d.state_per_sequence) / 32768);
 	assert_int_equal(d.scratch_bytes, 2 * 512 * 5120 * 4);
 	options.device_memory = UINT64_C(16) << 30;
 	plan_degree(&d, &config, 1, &options);
@@ -211,6 +214,54 @@ static void test_mixture_of_experts(void **state)
 	assert_true(parameters > UINT64_C(79500000000) && parameters < UINT64_C(80000000000)); /* "80B" */
 }
 
+/* Parameters that share a tensor of the checkpoint stand one behind the other. */
+static int tensors_of(const struct manifest *m)
+{
+	int tensors = 0;
+	for (int i = 0; i < m->count; i++)
+		if (i == 0 || strcmp(m->weights[i].name, m->weights[i - 1].name) != 0) tensors += m->weights[i].stacked ? 1 : m->weights[i].experts;
+	return tensors;
+}
+
+static int64_t local_rows(const struct manifest *m, enum weight_role role, int layer, int world_size)
+{
+	struct shard_spec spec;
+	const struct weight *w = manifest_find(m, role, layer);
+	if (!w) return 0;
+	assert_int_equal(shard_of(&spec, w, world_size, 0, NULL), STATUS_OK);
+	return spec.local_rows;
+}
+
+static void check_gdn_shapes(const struct plan_degree *d, const struct model_config *config, const struct manifest *m)
+{
+	int layer = 0, p = d->world_size;
+	while (layer < config->layers && config->layer_kind[layer] != LAYER_GDN) layer++;
+	if (layer == config->layers) return;
+	int64_t k = local_rows(m, WEIGHT_GDN_K, layer, p), v = local_rows(m, WEIGHT_GDN_V, layer, p);
+	assert_int_equal(k, d->gdn_k_heads * config->gdn.k_dim);
+	assert_int_equal(v, d->gdn_v_heads * config->gdn.v_dim);
+	assert_int_equal(family(d, "gdn qkvz")->local_n, 2 * k + v + local_rows(m, WEIGHT_GDN_Z, layer, p));
+	assert_int_equal(family(d, "gdn ba")->local_n, local_rows(m, WEIGHT_GDN_B, layer, p) + local_rows(m, WEIGHT_GDN_A, layer, p));
+	assert_int_equal(family(d, "gdn conv1d")->local_n, 2 * local_rows(m, WEIGHT_GDN_CONV_Q, layer, p) + local_rows(m, WEIGHT_GDN_CONV_V, layer, p));
+	assert_int_equal(family(d, "gdn conv1d")->local_k, config->gdn.conv_kernel);
+}
+
+static void check_moe_shapes(const struct plan_degree *d, const struct model_config *config, const struct manifest *m)
+{
+	int layer = 0, p = d->world_size;
+	struct shard_spec down;
+	while (layer < config->layers && !config->moe.sparse[layer]) layer++;
+	if (layer == config->layers) return;
+	assert_int_equal(family(d, "moe router")->local_n, local_rows(m, WEIGHT_ROUTER, layer, p));
+	assert_int_equal(family(d, "moe expert gate_up")->local_n, local_rows(m, WEIGHT_EXPERT_GATE, layer, p) + local_rows(m, WEIGHT_EXPERT_UP, layer, p));
+	assert_int_equal(family(d, "moe expert gate_up")->count, config->moe.layers * manifest_find(m, WEIGHT_EXPERT_GATE, layer)->experts);
+	assert_int_equal(shard_of(&down, manifest_find(m, WEIGHT_EXPERT_DOWN, layer), p, 0, NULL), STATUS_OK);
+	assert_int_equal(family(d, "moe expert down")->local_k, down.local_cols);
+	if (!config->moe.shared_intermediate) return;
+	assert_int_equal(family(d, "moe shared gate_up")->local_n, local_rows(m, WEIGHT_SHARED_GATE, layer, p) + local_rows(m, WEIGHT_SHARED_UP, layer, p));
+	assert_int_equal(family(d, "moe shared gate")->local_n, local_rows(m, WEIGHT_SHARED_ROUTER, layer, p));
+}
+
 /* The planner's arithmetic and the loader's are two; here they meet. */
 static void check_against_manifest(const char *text)
 {
@@ -227,23 +278,27 @@ static void check_against_manifest(const char *text)
 			const struct weight *w = &m.weights[i];
 			struct shard_spec s;
 			if (shard_of(&s, w, p, p - 1, &err) != STATUS_OK) fail_msg("%s", err.text);
-			uint64_t bytes = (uint64_t)s.local_rows * (uint64_t)s.local_cols * dtype_bytes(config.dtype);
+			uint64_t bytes = (uint64_t)w->experts * (uint64_t)s.local_rows * (uint64_t)s.local_cols * dtype_bytes(config.dtype);
 			if (w->role == WEIGHT_LM_HEAD) head = bytes / (uint64_t)(w->rows) * (uint64_t)((w->rows + p - 1) / p);
 			else *(w->kind == SHARD_REPLICATED ? &replicated : &sharded) += bytes;
 		}
 		assert_int_equal(d.replicated_bytes, replicated);
 		assert_int_equal(d.sharded_bytes, sharded + head);
-		struct shard_spec q, k;
-		assert_int_equal(shard_of(&q, manifest_find(&m, WEIGHT_Q, 0), p, 0, NULL), STATUS_OK);
-		assert_int_equal(shard_of(&k, manifest_find(&m, WEIGHT_K, 0), p, 0, NULL), STATUS_OK);
-		assert_int_equal(d.q_heads * config.head_dim, q.local_rows);
+		struct shard_spec k;
+		int attention = 0;
+		while (config.layer_kind[attention] == LAYER_GDN) attention++;
+		int64_t q_rows = local_rows(&m, WEIGHT_Q, attention, p), gate_rows = local_rows(&m, WEIGHT_Q_GATE, attention, p);
+		assert_int_equal(shard_of(&k, manifest_find(&m, WEIGHT_K, attention), p, 0, NULL), STATUS_OK);
+		check_gdn_shapes(&d, &config, &m);
+		check_moe_shapes(&d, &config, &m);
+		assert_int_equal(d.q_heads * config.head_dim, q_rows);
 		assert_int_equal(d.kv_heads * config.head_dim, k.local_rows);
 		assert_int_equal(d.kv_replicated, k.replicas);
-		assert_int_equal(family(&d, "attn qkv")->local_n, q.local_rows + 2 * k.local_rows);
+		assert_int_equal(family(&d, "attn qkv")->local_n, q_rows + gate_rows + 2 * k.local_rows);
 		int tensors = 0;
 		for (int i = 0; i < d.families; i++)
 			if (d.family[i].stored) tensors += strcmp(d.family[i].family, "attn qkv bias") ? d.family[i].count : 3 * d.family[i].count;
-		assert_int_equal(tensors, m.count);
+		assert_int_equal(tensors, tensors_of(&m));
 	}
 	manifest_fini(&m);
 }
@@ -260,7 +315,16 @@ static void test_plan_equals_manifest(void **state)
 		"{\"model_type\":\"qwen2\",\"num_attention_heads\":28,\"num_key_value_heads\":4,\"hidden_size\":3584,\"intermediate_size\":18944}",
 		"{\"model_type\":\"qwen3\",\"num_attention_heads\":64,\"num_key_value_heads\":8,\"hidden_size\":5120,\"intermediate_size\":25600}",
 		"{\"model_type\":\"mistral\",\"head_dim\":128,\"hidden_size\":5120,\"sliding_window\":null}",
+		"{\"model_type\":\"qwen3_5_text\",\"linear_num_key_heads\":16,\"linear_num_value_heads\":48,\"linear_value_head_dim\":64}",
+		"{\"model_type\":\"qwen3_5_text\",\"linear_num_key_heads\":8,\"linear_num_value_heads\":8,\"attn_output_gate\":false}",
+		"{\"model_type\":\"qwen3_next\",\"linear_num_key_heads\":16,\"linear_num_value_heads\":32,\"num_experts\":0,\"attention_bias\":true}",
 		"{\"num_attention_heads\":32,\"num_key_value_heads\":2,\"torch_dtype\":\"float32\",\"vocab_size\":32003}",
+		"{\"model_type\":\"qwen3_moe\",\"num_experts\":128,\"moe_intermediate_size\":768,\"mlp_only_layers\":[0,5],\"hidden_size\":2048}",
+		"{\"model_type\":\"qwen3_moe\",\"num_experts\":60,\"moe_intermediate_size\":1536,\"decoder_sparse_step\":3,\"num_key_value_heads\":4}",
+		"{\"model_type\":\"qwen3_next\",\"linear_num_key_heads\":16,\"linear_num_value_heads\":32,\"num_experts\":512,\"moe_intermediate_size\":512,"
+		"\"shared_expert_intermediate_size\":256,\"mlp_only_layers\":[1]}",
+		"{\"model_type\":\"qwen3_5_moe_text\",\"linear_num_key_heads\":16,\"linear_num_value_heads\":32,\"num_experts\":256,\"moe_intermediate_size\":512,"
+		"\"shared_expert_intermediate_size\":512}",
 	};
 	for (size_t i = 0; i < sizeof changes / sizeof *changes; i++) {
 		char *text = files_json(base, changes[i]);
@@ -295,7 +359,9 @@ static void test_real_configs(void **state)
 		const char *name;
 		double billions; /* as published, to two digits */
 		int64_t qkv_tp8, down_tp8;
-	} models[] = {{"llama3-8b", 8.0, 768, 1792}, {"llama3-70b", 70.6, 1280, 3584}, {"qwen3-32b", 32.8, 1280, 3200}, {"qwen3.5-27b", 26.9, 2048, 2176}};
+		const char *down; /* NULL: "mlp down" */
+	} models[] = {{"llama3-8b", 8.0, 768, 1792, NULL}, {"llama3-70b", 70.6, 1280, 3584, NULL}, {"qwen3-32b", 32.8, 1280, 3200, NULL},
+	              {"qwen3.5-27b", 26.9, 2048, 2176, NULL}, {"qwen3-30b-a3b", 30.5, 768, 96, "moe expert down"}};
 	for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
 		char path[64];
 		snprintf(path, sizeof path, "tests/data/plan/%s", models[i].name);
@@ -306,8 +372,42 @@ static void test_real_configs(void **state)
 		double billions = (double)(one.sharded_bytes + one.replicated_bytes) / (double)dtype_bytes(config.dtype) / 1e9;
 		if (billions < models[i].billions - 0.06 || billions > models[i].billions + 0.06) fail_msg("%s: %.3f billion", models[i].name, billions);
 		assert_int_equal(family(&eight, "attn qkv")->local_n, models[i].qkv_tp8);
-		assert_int_equal(family(&eight, "mlp down")->local_k, models[i].down_tp8);
+		assert_int_equal(family(&eight, models[i].down ? models[i].down : "mlp down")->local_k, models[i].down_tp8);
 	}
+}
+
+/* Whether it is split, and that its rows move from what is replicated to what is sharded. */
+static void test_split_embedding(void **state)
+{
+	(void)state;
+	struct model_config config;
+	struct error err = {0};
+	if (model_config_load(&config, "tests/data/plan/llama3-8b", NULL, &err) != STATUS_OK) fail_msg("%s", err.text);
+	assert_false(shard_embedding(&config, 1, "vocab", false));
+	assert_true(shard_embedding(&config, 2, "auto", false));
+	assert_false(shard_embedding(&config, 2, "auto", true));
+	assert_true(shard_embedding(&config, 2, "vocab", true));
+	assert_false(shard_embedding(&config, 2, "replicated", false));
+	const uint64_t row = (uint64_t)config.hidden_size * 2;
+	struct plan_options options = {.max_rows = 512, .activation = DTYPE_BF16, .kv = DTYPE_BF16};
+	struct plan_degree whole, split;
+	plan_degree(&whole, &config, 8, &options);
+	options.embedding_split = true;
+	plan_degree(&split, &config, 8, &options);
+	assert_int_equal(family(&split, "embedding")->local_n, 16032);
+	assert_int_equal(whole.replicated_bytes - split.replicated_bytes, 128256 * row);
+	assert_int_equal(split.sharded_bytes - whole.sharded_bytes, 16032 * row);
+	plan_degree(&split, &config, 1, &options);
+	assert_string_equal(family(&split, "embedding")->kind, "replicated");
+	/* Tied: split only where asked for, and with the head on rank 0 that rank has all of it. */
+	config.tied = true;
+	assert_false(shard_embedding(&config, 2, "auto", false));
+	assert_true(shard_embedding(&config, 2, "vocab", false));
+	plan_degree(&split, &config, 2, &options);
+	assert_int_equal(family(&split, "embedding")->local_n, 64128);
+	options.head_on_rank0 = true;
+	plan_degree(&split, &config, 2, &options);
+	assert_int_equal(family(&split, "embedding")->local_n, 128256);
 }
 
 int main(void)
@@ -316,6 +416,7 @@ int main(void)
 		cmocka_unit_test(test_hybrid_shapes),      cmocka_unit_test(test_hybrid_heads_and_state), cmocka_unit_test(test_hybrid_bytes),
 		cmocka_unit_test(test_illegal_degrees),    cmocka_unit_test(test_kv_tokens),              cmocka_unit_test(test_mixture_of_experts),
 		cmocka_unit_test(test_plan_equals_manifest), cmocka_unit_test(test_bounds),               cmocka_unit_test(test_real_configs),
+		cmocka_unit_test(test_split_embedding),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

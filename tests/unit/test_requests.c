@@ -166,6 +166,52 @@ static void test_answers_with_dynamic_rope_too(void **state)
 	compare_everywhere(GOLDEN_DIR "rope-dynamic", 2);
 }
 
+/* Hits end at snapshots of state; with two of them for six sequences they are let go all the time. */
+static void test_answers_with_recurrent_state_too(void **state)
+{
+	(void)state;
+	struct answer alone[REQUESTS] = {0};
+	struct tandem_stats s;
+	compare_everywhere(GOLDEN_DIR "qwen3_5", 2);
+	answers_alone(GOLDEN_DIR "qwen3_5", alone);
+	struct tandem_options o = {.model = GOLDEN_DIR "qwen3_5", .world_size = 2, .kv_shuffle = 5, .max_sequences = 6, .prefill_chunk = 33, .kv_tokens = 1024,
+	                           .state_snapshots = 2, .state_every = 16};
+	compare_together(o, alone, &s);
+	assert_true(s.state_hits > 0 && s.state_evictions > 0 && s.cached_tokens > 0);
+	assert_int_equal(s.state_free_slots, 14);
+	o.state_snapshots = -1;
+	compare_together(o, alone, &s);
+	assert_int_equal(s.state_free_slots, 12);
+}
+
+/* What users of a server with a system prompt get: the first request leaves its end, the second the end of what it shares, the third starts there. */
+static void test_a_system_prompt_is_read_twice(void **state)
+{
+	(void)state;
+	enum { COMMON = 70 };
+	int32_t text[128];
+	struct answer answers[4] = {0};
+	struct tandem *engine = open_with((struct tandem_options){.model = GOLDEN_DIR "qwen3_5", .world_size = 2, .context = 192});
+	uint64_t first = 0;
+	for (int i = 0; i < 4; i++) {
+		for (int t = 0; t < 90 + i; t++) text[t] = t < COMMON ? (7 * t + t * t) % 150 : (31 * i + 17 * t) % 150;
+		struct tandem_request r = {.prompt = text, .prompt_count = 90 + i, .max_tokens = 5, .ignore_eos = true};
+		uint64_t id = submit(engine, &r);
+		if (!i) first = id;
+		while (step(engine, answers, first)) continue;
+	}
+	assert_int_equal(answers[0].cached, 0);
+	assert_int_equal(answers[1].cached, 0);
+	assert_int_equal(answers[2].cached, 64);
+	assert_int_equal(answers[3].cached, 64);
+	struct tandem_stats s;
+	tandem_get_stats(engine, &s);
+	assert_int_equal(s.state_hits, 2);
+	assert_int_equal(s.cached_tokens, 128);
+	assert_clean(engine);
+	tandem_close(&engine);
+}
+
 static void test_cached_tokens_are_reported(void **state)
 {
 	(void)state;
@@ -372,6 +418,8 @@ int main(void)
 		cmocka_unit_test(test_answers_depend_on_the_request_alone),
 		cmocka_unit_test(test_answers_with_a_sliding_window_too),
 		cmocka_unit_test(test_answers_with_dynamic_rope_too),
+		cmocka_unit_test(test_answers_with_recurrent_state_too),
+		cmocka_unit_test(test_a_system_prompt_is_read_twice),
 		cmocka_unit_test(test_cached_tokens_are_reported),
 		cmocka_unit_test(test_deadlines),
 		cmocka_unit_test(test_queue_and_room_limits),

@@ -17,21 +17,32 @@ static struct step_plan plan;
 static uint64_t last_id;
 static bool cached;
 
+static int states, state_every; /* of the next one to be opened */
+
 static void open_scheduler(int seqs, int rows, int blocks, int max_queue, bool cache)
 {
 	struct error err = {0};
 	for (int r = 0; r < 2; r++) {
 		struct kv_options kv = {.blocks = blocks, .block_tokens = SIZE, .max_seqs = seqs, .max_blocks = 64, .shuffle = (uint64_t)r,
-		                        .prefix_cache = cache};
+		                        .prefix_cache = cache, .states = states};
 		assert_int_equal(kv_create(&pools[r], &kv, &err), STATUS_OK);
 	}
 	struct scheduler_options options = {.max_seqs = seqs, .max_rows = rows, .kv_blocks = blocks, .block_tokens = SIZE, .max_queue = max_queue,
-	                                    .kv = &group};
+	                                    .states = states, .state_every = state_every, .kv = &group};
 	assert_int_equal(scheduler_create(&scheduler, &options, &err), STATUS_OK);
 	struct step_limits limits = {.max_rows = rows, .max_seqs = seqs, .max_outputs = seqs};
 	assert_int_equal(step_plan_init(&plan, &limits, &err), STATUS_OK);
 	last_id = 0;
 	cached = cache;
+}
+
+/* A model with state, its cache on: room for `snapshots` beside what the sequences need. */
+static void open_stateful(int seqs, int blocks, int snapshots, int every)
+{
+	states = 2 * seqs + snapshots;
+	state_every = every;
+	open_scheduler(seqs, ROWS, blocks, 0, true);
+	states = state_every = 0;
 }
 
 static void close_scheduler(void)
@@ -210,7 +221,7 @@ static void test_the_youngest_is_preempted_and_comes_back_first(void **state)
 	assert_int_equal(stats.preemptions, 1);
 	assert_int_equal(stats.waiting, 2);
 	int kept = b->count;
-	while (b->state == SEQUENCE_QUEUED) step();
+	for (int i = 0; i < 60 && b->state == SEQUENCE_QUEUED; i++) step();
 	assert_int_equal(c->state, SEQUENCE_QUEUED); /* b is older */
 	assert_true(kept <= b->count);
 	close_scheduler();
@@ -335,6 +346,140 @@ static void test_a_scored_prompt_is_computed_whole(void **state)
 	close_scheduler();
 }
 
+/* --- models with state ------------------------------------------------------------------------------------------------------ */
+
+static struct scheduler_stats stats(void)
+{
+	struct scheduler_stats out;
+	scheduler_get_stats(scheduler, &out);
+	return out;
+}
+
+/* Steps until q has been read; its chunks must end where `ends` says, which 0 ends. */
+static void prefill(const struct sequence *q, const int *ends)
+{
+	for (int i = 0; ends[i]; i++) {
+		step();
+		assert_int_equal(q->computed, ends[i]);
+	}
+}
+
+static void run_out(void)
+{
+	for (int i = 0; i < 300 && scheduler_any(scheduler); i++) step();
+	assert_null(scheduler_any(scheduler));
+}
+
+static void test_state_is_kept_at_the_end_of_a_prompt_and_where_texts_part(void **state)
+{
+	(void)state;
+	open_stateful(2, 100, 8, 0);
+	struct sequence *a = submit(150, 2, 90);
+	prefill(a, (int[]){64, 128, 144, 150, 0}); /* 144: its last whole block */
+	run_out();
+	struct sequence *b = submit(130, 2, 90); /* another text from 90 on: it finds the blocks up to 80 and no state */
+	prefill(b, (int[]){64, 80, 128, 130, 0});
+	assert_int_equal(b->cached_tokens, 0);
+	run_out();
+	struct sequence *c = submit(100, 2, 90);
+	step();
+	assert_int_equal(c->cached_tokens, 80);
+	assert_int_equal(c->computed, 100); /* 96 is too near to 80 to be kept */
+	run_out();
+	assert_int_equal(stats().computed_tokens, 151 + 131 + 100 - 80 + 1);
+	assert_int_equal(stats().state_hits, 1);
+	close_scheduler();
+}
+
+static void test_the_same_prompt_again_computes_its_last_block(void **state)
+{
+	(void)state;
+	open_stateful(2, 100, 8, 0);
+	for (int i = 0; i < 3; i++) {
+		struct sequence *q = submit(100, 2, 100);
+		step();
+		assert_int_equal(q->cached_tokens, i ? 96 : 0);
+		run_out();
+	}
+	assert_int_equal(stats().computed_tokens, 101 + 5 + 5);
+	close_scheduler();
+}
+
+static void test_siblings_with_state_compute_a_common_beginning_once(void **state)
+{
+	(void)state;
+	open_stateful(3, 100, 8, 0);
+	struct sequence *a = submit(150, 2, 90), *b = submit(120, 2, 90), *c = submit(90, 2, 90);
+	prefill(a, (int[]){48, 80, 0}); /* the others wait, and follow through the snapshot at 48 */
+	assert_true(b->computed == 48 && c->computed == 48);
+	run_out();
+	assert_int_equal(stats().cached_tokens, 80 + 80);
+	assert_int_equal(stats().computed_tokens, 151 + 41 + 11);
+	close_scheduler();
+	open_stateful(1, 100, 8, 0); /* b is not even admitted */
+	a = submit(150, 2, 90);
+	b = submit(120, 2, 90);
+	prefill(a, (int[]){64, 80, 144, 150, 0});
+	for (int i = 0; i < 60 && b->state == SEQUENCE_QUEUED; i++) step();
+	assert_int_equal(b->cached_tokens, 80);
+	run_out();
+	close_scheduler();
+}
+
+static void test_a_conversation_goes_on_from_the_end_of_the_answer(void **state)
+{
+	(void)state;
+	open_stateful(2, 100, 0, 0);
+	(void)submit(20, 60, 20); /* generates 7s; 79 tokens are read */
+	run_out();
+	assert_int_equal(kv_snapshots(pools[0]), 1); /* 16 is too near to the beginning, the others were replaced by 64 */
+	int32_t tokens[100];
+	struct sequence *q;
+	struct error err = {0};
+	for (int i = 0; i < 100; i++) tokens[i] = i < 20 ? i : i < 80 ? 7 : 3;
+	struct sequence_options o = {.prompt = tokens, .prompt_count = 100, .max_tokens = 2, .block_tokens = SIZE, .salt = 1};
+	assert_int_equal(sequence_create(&q, ++last_id, &o, &err), STATUS_OK);
+	assert_int_equal(scheduler_submit(scheduler, q, &err), STATUS_OK);
+	step();
+	assert_int_equal(q->cached_tokens, 64);
+	run_out();
+	close_scheduler();
+}
+
+static void test_a_long_prompt_leaves_state_every_so_often(void **state)
+{
+	(void)state;
+	open_stateful(1, 100, 8, 128);
+	struct sequence *a = submit(500, 1, 300);
+	prefill(a, (int[]){64, 128, 192, 256, 320, 384, 448, 496, 0});
+	run_out();
+	assert_int_equal(kv_snapshots(pools[0]), 4);
+	struct sequence *b = submit(330, 1, 300);
+	step();
+	assert_int_equal(b->cached_tokens, 256);
+	assert_int_equal(b->computed, 288); /* where the texts part */
+	run_out();
+	close_scheduler();
+}
+
+static void test_the_preempted_go_on_from_their_last_snapshot(void **state)
+{
+	(void)state;
+	open_stateful(2, 12, 4, 0);
+	(void)submit(52, 55, 0);
+	struct sequence *b = submit(40, 60, 0);
+	for (int i = 0; i < 60 && !b->preemptions; i++) step();
+	assert_int_equal(b->preemptions, 1);
+	uint64_t hits = stats().state_hits;
+	assert_int_equal(b->computed, 0);
+	assert_true(b->count > 50);
+	for (int i = 0; i < 60 && b->state == SEQUENCE_QUEUED; i++) step();
+	assert_int_equal(stats().state_hits, hits + 1);
+	assert_int_equal(b->cached_tokens, 0); /* coming back is no hit of the request's */
+	run_out();
+	close_scheduler();
+}
+
 static void test_stop_ids_hold_until_min_tokens(void **state)
 {
 	(void)state;
@@ -361,6 +506,9 @@ static void test_sizes_that_cannot_work_are_refused(void **state)
 	struct scheduler_options few_rows = {.max_seqs = 4, .max_rows = 3, .kv_blocks = 1, .block_tokens = 16, .kv = &group};
 	assert_int_equal(scheduler_create(&s, &few_rows, &err), STATUS_BAD_INPUT);
 	assert_null(s);
+	struct scheduler_options few_states = {.max_seqs = 4, .max_rows = 8, .kv_blocks = 1, .block_tokens = 16, .states = 7, .kv = &group};
+	assert_int_equal(scheduler_create(&s, &few_states, &err), STATUS_BAD_INPUT);
+	assert_null(s);
 }
 
 int main(void)
@@ -376,6 +524,12 @@ int main(void)
 		cmocka_unit_test(test_a_full_queue_is_busy),
 		cmocka_unit_test(test_deadlines_and_cancels_end_in_every_state),
 		cmocka_unit_test(test_a_scored_prompt_is_computed_whole),
+		cmocka_unit_test(test_state_is_kept_at_the_end_of_a_prompt_and_where_texts_part),
+		cmocka_unit_test(test_the_same_prompt_again_computes_its_last_block),
+		cmocka_unit_test(test_siblings_with_state_compute_a_common_beginning_once),
+		cmocka_unit_test(test_a_conversation_goes_on_from_the_end_of_the_answer),
+		cmocka_unit_test(test_a_long_prompt_leaves_state_every_so_often),
+		cmocka_unit_test(test_the_preempted_go_on_from_their_last_snapshot),
 		cmocka_unit_test(test_stop_ids_hold_until_min_tokens),
 		cmocka_unit_test(test_sizes_that_cannot_work_are_refused),
 	};

@@ -80,7 +80,7 @@ static struct tandem *open_with(struct tandem_options o)
 {
 	struct tandem *engine;
 	struct tandem_error err = {0};
-	o.model = GOLDEN_DIR "llama";
+	if (!o.model) o.model = GOLDEN_DIR "llama";
 	o.context = 256;
 	o.threads = o.world_size;
 	o.kv_block_tokens = 16;
@@ -113,13 +113,15 @@ static int step(struct tandem *engine, bool *idle)
 }
 
 #if COUNTS_ALLOCATIONS
-/* Decode of all, over many block edges; then with KV so small that blocks are evicted, sequences preempted and computed again. */
+/* Decode of all, over many block edges, with state and without; then with KV so small that blocks are evicted, sequences preempted and computed again. */
 static void test_steps_allocate_nothing(void **state)
 {
 	(void)state;
-	for (int P = 1; P <= 4; P *= 2) {
+	static const char *const models[] = {GOLDEN_DIR "llama", GOLDEN_DIR "qwen3_5", GOLDEN_DIR "qwen3_5"};
+	for (int m = 0; m < 3; m++) {
 		for (int small = 0; small < 2; small++) {
-			struct tandem *engine = open_with((struct tandem_options){.world_size = P, .max_sequences = 4, .prefill_chunk = 32, .kv_tokens = small ? 400 : 1024});
+			const int P = 1 << m;
+			struct tandem *engine = open_with((struct tandem_options){.model = models[m], .world_size = P, .max_sequences = 4, .prefill_chunk = 32, .kv_tokens = small ? 400 : 1024});
 			bool idle;
 			int tokens = 0;
 			atomic_store(&counting, true);

@@ -8,8 +8,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/mem.h"
+#include "device/cpu/onednn.h"
 #include "device/cpu/topology.h"
 
 struct cpu_allocation {
@@ -105,6 +107,13 @@ static const char *cpu_flavour(const struct device *device)
 static int cpu_threads(const struct device *device)
 {
 	return team_members(((const struct cpu_device *)device)->team);
+}
+
+static void cpu_limits(const struct device *device, struct device_limits *out)
+{
+	(void)device;
+	long cache = sysconf(_SC_LEVEL3_CACHE_SIZE);
+	*out = (struct device_limits){.wave = 1, .cache_bytes = cache > 0 ? (size_t)cache : 0};
 }
 
 /* Zero pages of the system: a page comes into being on the node of the thread that first writes it, which is one of the
@@ -215,6 +224,8 @@ static void cpu_stream_destroy(struct stream *base)
 	if (!base) return;
 	struct cpu_stream *stream = cpu_stream(base);
 	if (stream->workspace) cpu_free(base->device, stream->workspace);
+	free(stream->preferences);
+	onednn_close(&stream->onednn);
 	free(stream->scratch);
 	free(stream);
 }
@@ -296,6 +307,7 @@ const struct device_ops cpu_device_ops = {
 	.attach = cpu_attach,
 	.flavour = cpu_flavour,
 	.threads = cpu_threads,
+	.limits = cpu_limits,
 	.alloc = cpu_alloc,
 	.free = cpu_free,
 	.report = cpu_report,
@@ -316,9 +328,15 @@ const struct device_ops cpu_device_ops = {
 	.linear_copy_rows = cpu_linear_copy_rows,
 	.vector_put = cpu_vector_put,
 	.kv_bytes = cpu_kv_bytes,
+	.linear_variants = cpu_linear_variants,
+	.linear_prefer = cpu_linear_prefer,
+	.linear_ran = cpu_linear_ran,
+	.versions = cpu_versions,
+	.moe_scratch_bytes = cpu_moe_scratch_bytes,
 	.ops = {
 #define X(op) .op = cpu_##op,
 		OP_LIST(X)
+		OP_FAMILY_LIST(X)
 #undef X
 	},
 };

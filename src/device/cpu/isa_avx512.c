@@ -6,6 +6,8 @@
 
 #include "device/cpu/kernels_vec.h"
 
+#include "device/cpu/kernels_gdn.h"
+
 const struct cpu_kernels cpu_kernels_avx512 = {
 	.name = VEC_NAME,
 	.linear_rows = VEC_LINEAR_ROWS,

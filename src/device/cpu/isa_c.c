@@ -134,6 +134,70 @@ static void tree_sum(const struct tree_args *args)
 	}
 }
 
+static void conv(float *out, const float *const *in, const float *w, int taps, int64_t stride, int n)
+{
+	for (int c = 0; c < n; c++) {
+		float sum = 0.0f;
+		for (int tap = 0; tap < taps; tap++)
+			if (in[tap]) sum = fmaf(w[tap * stride + c], in[tap][c], sum);
+		out[c] = sum / (1.0f + exp_f32(-sum));
+	}
+}
+
+static void l2_norm(float *x, int n, float eps, float scale)
+{
+	float lane[LANES] = {0};
+	for (int i = 0; i < n; i++) lane[i % LANES] = fmaf(x[i], x[i], lane[i % LANES]);
+	float r = scale / sqrtf(lane_sum(lane) + eps);
+	for (int i = 0; i < n; i++) x[i] = x[i] * r;
+}
+
+static void rates(float *b, float *a, const float *a_log, const float *dt_bias, int n)
+{
+	for (int i = 0; i < n; i++) {
+		b[i] = 1.0f / (1.0f + exp_f32(-b[i]));
+		a[i] = exp_f32(-(exp_f32(a_log[i]) * softplus_f32(a[i] + dt_bias[i])));
+	}
+}
+
+/* One column of S and one row: the state decays, loses what k finds in it, gains v, and is asked with q. */
+static float delta_column(float *s, const float *s_in, const struct delta_args *args, int row, int j)
+{
+	const float *q = args->q + row * args->stride, *k = args->k + row * args->stride;
+	const float decay = args->decay[row * args->rate_stride], beta = args->beta[row * args->rate_stride];
+	float found = 0.0f, out = 0.0f;
+	for (int i = 0; i < args->k_dim; i++) found = fmaf(k[i], s_in[(size_t)i * args->v_dim + j] * decay, found);
+	float change = (args->v[row * args->stride + j] - found) * beta;
+	for (int i = 0; i < args->k_dim; i++) {
+		size_t at = (size_t)i * args->v_dim + j;
+		s[at] = fmaf(k[i], change, s_in[at] * decay);
+		out = fmaf(q[i], s[at], out);
+	}
+	return out;
+}
+
+static void delta(const struct delta_args *args)
+{
+	for (int row = 0; row < args->rows; row++)
+		for (int j = 0; j < args->v_dim; j++)
+			args->out[row * args->out_stride + j] = delta_column(args->s, row ? args->s : args->s_in, args, row, j);
+}
+
+static void gate(float *x, const float *by, int n)
+{
+	for (int i = 0; i < n; i++) x[i] = x[i] / (1.0f + exp_f32(-by[i]));
+}
+
+static void geglu(float *out, const float *g, const float *up, int n)
+{
+	for (int i = 0; i < n; i++) out[i] = gelu_f32(g[i]) * up[i];
+}
+
+static void softcap(float *x, float cap, int n)
+{
+	for (int i = 0; i < n; i++) x[i] = tanh_f32(x[i] / cap) * cap;
+}
+
 /* One row of a tile: softmax weights of the visible positions, their maximum and sum. */
 static void attend_weights(const struct attend_args *args, int row)
 {
@@ -146,6 +210,7 @@ static void attend_weights(const struct attend_args *args, int row)
 		float dot = 0.0f;
 		for (int d = 0; d < args->head_dim; d++) dot = fmaf(q[d], k[(size_t)d * args->k_stride], dot);
 		p[j] = dot * args->scale;
+		if (args->softcap > 0.0f) p[j] = tanh_f32(p[j] / args->softcap) * args->softcap;
 		lane[j % LANES] = max_f32(p[j], lane[j % LANES]);
 	}
 	float max = lane_max(lane);

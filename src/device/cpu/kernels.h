@@ -38,6 +38,7 @@ struct attend_args {
 	int rows; /* 1..attend_rows */
 	int head_dim;
 	float scale;
+	float softcap; /* 0: none */
 	const float *q; /* [rows][TILE_STRIDE], head_dim used */
 	int lo[TILE_MAX_ROWS], hi[TILE_MAX_ROWS];
 	const float *k[KV_BLOCK / KV_GROUP]; /* group g: element (d, position i) at d * k_stride + i */
@@ -60,6 +61,17 @@ struct tree_args {
 	int n;
 };
 
+/* One value head of the gated delta net over `rows` rows, as isa_c.c has it. s [k_dim][v_dim] takes the last state; s_in may be s. */
+struct delta_args {
+	int rows, k_dim, v_dim;
+	const float *q, *k, *v;     /* of the first row; `stride` floats to the next one's */
+	const float *beta, *decay;  /* of the first row; rate_stride to the next one's */
+	int64_t stride, rate_stride, out_stride;
+	const float *s_in;
+	float *s;
+	float *out; /* [rows][v_dim] */
+};
+
 struct cpu_kernels {
 	const char *name;
 	int linear_rows; /* rows that `chain` takes at most */
@@ -79,6 +91,16 @@ struct cpu_kernels {
 	void (*rope)(float *x, const float *cosine, const float *sine, int half);             /* pairs (i, i + half) */
 	void (*swiglu)(float *out, const float *gate, const float *up, int n);
 	void (*tree_sum)(const struct tree_args *args);
+	/* out[c] = silu(fma chain over ascending taps of w[tap * stride + c] * in[tap][c]); taps whose `in` is NULL are passed over. out may be
+	 * one of `in`. */
+	void (*conv)(float *out, const float *const *in, const float *w, int taps, int64_t stride, int n);
+	void (*l2_norm)(float *x, int n, float eps, float scale);
+	/* b becomes sigmoid(b), a becomes exp(-exp(a_log) softplus(a + dt_bias)). */
+	void (*rates)(float *b, float *a, const float *a_log, const float *dt_bias, int n);
+	void (*delta)(const struct delta_args *args);
+	void (*gate)(float *x, const float *gate, int n); /* x *= sigmoid(gate) */
+	void (*geglu)(float *out, const float *gate, const float *up, int n);
+	void (*softcap)(float *x, float cap, int n); /* x = cap tanh(x / cap) */
 	void (*attend)(const struct attend_args *args);
 	/* acc = fma(acc, a, part * b), n a multiple of LANES. */
 	void (*rescale)(float *acc, const float *part, float a, float b, int n);
@@ -99,6 +121,8 @@ struct cpu_kernels {
 	.quant_chain = {QUANT_TYPES(CPU_KERNEL_CHAIN_SLOT)},                                        \
 	.quant_widen = {QUANT_TYPES(CPU_KERNEL_WIDEN_SLOT)},                                        \
 	.rms_norm = rms_norm, .rope = rope, .swiglu = swiglu, .tree_sum = tree_sum, .attend = attend, \
+	.conv = conv, .l2_norm = l2_norm, .rates = rates, .delta = delta, .gate = gate,             \
+	.geglu = geglu, .softcap = softcap,                                                         \
 	.rescale = rescale, .divide = divide, .exp = exponential, .read = read_sum, .fma = fma_run
 
 extern const struct cpu_kernels cpu_kernels_c;

@@ -16,6 +16,7 @@
 #include <string.h>
 
 #include "device/cpu/cpu.h"
+#include "device/cpu/onednn.h"
 #include "device/cpu/quant.h"
 
 /* Below this many multiplications the caller works alone. */
@@ -38,9 +39,7 @@ struct linear_job {
 	int packs;                 /* parts along k that are packed apart */
 	int chunk_k;
 	bool quant, widen; /* block type; by way of scratch */
-	int spans, leaves, leaf_k;
-	struct sum_span span[SUMTREE_MAX_SPANS];   /* relative to the rank's first leaf */
-	uint8_t merges[SUMTREE_MAX_LEAVES];
+	struct cpu_sum_plan sum;
 };
 
 static int tile_begin(const struct linear_job *job, int tile)
@@ -127,11 +126,11 @@ static void sum_leaf(const struct item *item, int depth, int k0)
 {
 	const struct linear_job *job = item->job;
 	for (int p = 0; p < item->panels; p++) memset(chains(item, p, depth), 0, (size_t)item->rows * PANEL * sizeof(float));
-	int step = job->widen ? QUANT_GROUP : 1, steps = (job->leaf_k + step - 1) / step; /* chunks of whole groups, the last one apart */
-	int chunks = (job->leaf_k + job->chunk_k - 1) / job->chunk_k;
+	int step = job->widen ? QUANT_GROUP : 1, steps = (job->sum.leaf_k + step - 1) / step; /* chunks of whole groups, the last one apart */
+	int chunks = (job->sum.leaf_k + job->chunk_k - 1) / job->chunk_k;
 	for (int c = 0; c < chunks; c++) {
 		int from = k0 + (int)((int64_t)c * steps / chunks) * step, to = k0 + (int)((int64_t)(c + 1) * steps / chunks) * step;
-		if (c + 1 == chunks) to = k0 + job->leaf_k;
+		if (c + 1 == chunks) to = k0 + job->sum.leaf_k;
 		for (int p = 0; p < item->panels; p++) sum_segment(item, p, depth, from, to);
 	}
 }
@@ -185,14 +184,35 @@ static void linear_chunk(void *context, int chunk, int member)
 	};
 	item.row = tile_begin(job, item.first_tile);
 	item.rows = tile_begin(job, item.end_tile) - item.row;
-	for (int s = 0; s < job->spans; s++) {
+	for (int s = 0; s < job->sum.spans; s++) {
 		int depth = 0;
-		for (int leaf = job->span[s].lo; leaf < job->span[s].hi; leaf++) {
-			sum_leaf(&item, depth++, leaf * job->leaf_k);
-			for (int m = job->merges[leaf]; m > 0; m--) merge_top(&item, depth--);
+		for (int leaf = job->sum.span[s].lo; leaf < job->sum.span[s].hi; leaf++) {
+			sum_leaf(&item, depth++, leaf * job->sum.leaf_k);
+			for (int m = job->sum.merges[leaf]; m > 0; m--) merge_top(&item, depth--);
 		}
 		store(&item, s);
 	}
+}
+
+enum status cpu_sum_plan(struct cpu_sum_plan *out, const struct sum_split *split, int k, const struct tensor *y, const char *what, struct error *err)
+{
+	TRY(tensor_expect(y, TENSOR_PARTIAL, what, err));
+	if (split->leaves < 1 || split->first < 0 || split->first + split->leaves > split->tree_leaves || split->tree_leaves > SUMTREE_MAX_LEAVES ||
+	    split->spans < 1 || split->spans > SUMTREE_MAX_SPANS || split->spans != y->slots || k % split->leaves)
+		return FAIL(err, BAD_INPUT, "%s: %d inputs in %d leaves (%d.. of %d), %d spans for %d slots; equal leaves and a slot a span are wanted", what, k,
+		            split->leaves, split->first, split->tree_leaves, split->spans, y->slots);
+	out->spans = split->spans;
+	out->leaves = split->leaves;
+	out->leaf_k = k / split->leaves;
+	for (int s = 0; s < split->spans; s++) {
+		struct sum_span span = split->span[s];
+		if (span.lo < split->first || span.hi <= span.lo || span.hi > split->first + split->leaves)
+			return FAIL(err, BAD_INPUT, "%s: span [%d,%d) outside the rank's leaves [%d,%d)", what, span.lo, span.hi, split->first,
+			            split->first + split->leaves);
+		out->span[s] = (struct sum_span){(int16_t)(span.lo - split->first), (int16_t)(span.hi - split->first)};
+		sumtree_leaf_program(split->tree_leaves, span, out->merges + out->span[s].lo);
+	}
+	return STATUS_OK;
 }
 
 static enum status plan_sum(struct linear_job *job, struct error *err)
@@ -200,31 +220,15 @@ static enum status plan_sum(struct linear_job *job, struct error *err)
 	const struct sum_split *split = job->args->split;
 	int k = job->args->weight->k;
 	if (!split) {
-		job->spans = job->leaves = 1;
-		job->leaf_k = k;
-		job->span[0] = (struct sum_span){0, 1};
-		job->merges[0] = 0;
+		job->sum.spans = job->sum.leaves = 1;
+		job->sum.leaf_k = k;
+		job->sum.span[0] = (struct sum_span){0, 1};
+		job->sum.merges[0] = 0;
 		if (job->args->y.dist == TENSOR_PARTIAL) return tensor_expect(&job->args->y, TENSOR_SHARDED, "linear y without a split", err);
 		return tensor_expect(&job->args->x, TENSOR_REPLICATED, "linear x without a split", err);
 	}
-	TRY(tensor_expect(&job->args->y, TENSOR_PARTIAL, "linear y with a split", err));
-	if (split->leaves < 1 || split->first < 0 || split->first + split->leaves > split->tree_leaves || split->tree_leaves > SUMTREE_MAX_LEAVES ||
-	    split->spans < 1 || split->spans > SUMTREE_MAX_SPANS || split->spans != job->args->y.slots || k % split->leaves)
-		return FAIL(err, BAD_INPUT, "linear: %d inputs in %d leaves (%d.. of %d), %d spans for %d slots; equal leaves and a slot a span are wanted", k,
-		            split->leaves, split->first, split->tree_leaves, split->spans, job->args->y.slots);
 	if (job->args->bias) return FAIL(err, BAD_INPUT, "linear: bias with a split; it is added once, after the sum over ranks");
-	job->spans = split->spans;
-	job->leaves = split->leaves;
-	job->leaf_k = k / split->leaves;
-	for (int s = 0; s < split->spans; s++) {
-		struct sum_span span = split->span[s];
-		if (span.lo < split->first || span.hi <= span.lo || span.hi > split->first + split->leaves)
-			return FAIL(err, BAD_INPUT, "linear: span [%d,%d) outside the rank's leaves [%d,%d)", span.lo, span.hi, split->first,
-			            split->first + split->leaves);
-		job->span[s] = (struct sum_span){(int16_t)(span.lo - split->first), (int16_t)(span.hi - split->first)};
-		sumtree_leaf_program(split->tree_leaves, span, job->merges + job->span[s].lo);
-	}
-	return STATUS_OK;
+	return cpu_sum_plan(&job->sum, split, k, &job->args->y, "linear", err);
 }
 
 static enum status check_linear(const struct cpu_stream *stream, const struct linear_args *args, struct error *err)
@@ -249,33 +253,58 @@ static void run(struct linear_job *job, int chunks, bool alone, team_fn *fn)
 	else team_run(cpu_team(&job->stream->base), chunks, fn, job);
 }
 
+/* What a linear does where nobody said otherwise: few rows stream each panel once, many rows share panels that stay in cache. */
+static struct cpu_way default_way(const struct linear_job *job, const struct cpu_kernels *kernels, int members)
+{
+	bool few = job->rows <= LINEAR_FEW_ROWS, quant = !dtype_is_plain(job->args->weight->dtype);
+	struct cpu_way way = {.kernels = kernels, .panels = few ? 1 : LINEAR_BLOCK_PANELS, .chunk_k = few ? 0 : LINEAR_CHUNK_K};
+	/* A chain of a block type begins with a group; leaves of another size are rare and go by way of scratch. */
+	way.widen = quant && (job->rows > kernels->widen_rows || job->sum.leaf_k % QUANT_GROUP);
+	if (way.widen) way.chunk_k = LINEAR_WIDE_K;
+	int rows = quant && !way.widen ? kernels->quant_rows : kernels->linear_rows;
+	int tiles = (job->rows + rows - 1) / rows, block_tiles = LINEAR_BLOCK_ROWS / rows, blocks = (tiles + block_tiles - 1) / block_tiles;
+	/* Several panels an item save reads of x; too few items leave a member idle at the end. */
+	while (way.panels > 1 && (job->args->weight->n + PANEL - 1) / PANEL / way.panels * blocks < 8 * members) way.panels--;
+	return way;
+}
+
+/* The work as `way` cuts it. */
+static enum status shape_job(struct linear_job *job, const struct cpu_way *way, int members, struct error *err)
+{
+	const struct linear_weight *w = job->args->weight;
+	job->kernels = way->kernels;
+	job->quant = !dtype_is_plain(w->dtype);
+	job->widen = way->widen;
+	if (job->quant && !job->widen && job->sum.leaf_k % QUANT_GROUP)
+		return FAIL(err, BAD_INPUT, "linear: leaves of %d inputs of %s do not begin with a group of %d; only widened variants compute this", job->sum.leaf_k,
+		            dtype_name(w->dtype), QUANT_GROUP);
+	int tile_rows = job->quant && !job->widen ? job->kernels->quant_rows : job->kernels->linear_rows;
+	job->tiles = (job->rows + tile_rows - 1) / tile_rows;
+	int block_tiles = LINEAR_BLOCK_ROWS / tile_rows;
+	job->blocks = (job->tiles + block_tiles - 1) / block_tiles;
+	job->panels = (w->n + PANEL - 1) / PANEL;
+	job->chunk_k = way->chunk_k ? way->chunk_k : job->sum.leaf_k;
+	job->group = way->panels;
+	job->groups = (job->panels + job->group - 1) / job->group;
+	job->packs = (w->k + PACK_CHUNK_K - 1) / PACK_CHUNK_K;
+	if (job->packs * job->tiles < members * PACK_CHUNKS) job->packs = (members * PACK_CHUNKS + job->tiles - 1) / job->tiles;
+	return STATUS_OK;
+}
+
 enum status cpu_linear(struct stream *base, const struct linear_args *args, struct error *err)
 {
 	struct cpu_stream *stream = cpu_stream(base);
 	TRY(check_linear(stream, args, err));
-	struct linear_job job = {.args = args, .kernels = cpu_kernels(base), .stream = stream, .rows = args->x.rows};
+	struct linear_job job = {.args = args, .stream = stream, .rows = args->x.rows, .x = args->x.data};
 	TRY(plan_sum(&job, err));
 	if (!job.rows) return STATUS_OK;
 	int k = args->weight->k, members = team_members(cpu_team(base));
-	job.quant = !dtype_is_plain(args->weight->dtype);
-	/* A chain begins with a group; leaves of another size are rare and go by way of scratch. */
-	job.widen = job.quant && (job.rows > job.kernels->widen_rows || job.leaf_k % QUANT_GROUP);
-	int tile_rows = job.quant && !job.widen ? job.kernels->quant_rows : job.kernels->linear_rows;
-	job.tiles = (job.rows + tile_rows - 1) / tile_rows;
-	int block_tiles = LINEAR_BLOCK_ROWS / tile_rows;
-	job.blocks = (job.tiles + block_tiles - 1) / block_tiles;
-	job.panels = (args->weight->n + PANEL - 1) / PANEL;
-	bool few = job.rows <= LINEAR_FEW_ROWS;
-	job.chunk_k = job.widen ? LINEAR_WIDE_K : few ? job.leaf_k : LINEAR_CHUNK_K;
-	/* Several panels an item save reads of x; too few items leave a member idle at the end. */
-	job.group = few ? 1 : LINEAR_BLOCK_PANELS;
-	while (job.group > 1 && job.panels / job.group * job.blocks < 8 * members) job.group--;
-	job.groups = (job.panels + job.group - 1) / job.group;
-	job.x = args->x.data;
+	const struct cpu_way *preferred = cpu_preferred_way(stream, args);
+	stream->ran = preferred ? *preferred : default_way(&job, cpu_kernels(base), members);
+	if (stream->ran.onednn) return onednn_linear(stream->onednn, stream, args, &job.sum, err);
+	TRY(shape_job(&job, &stream->ran, members, err));
 	if (job.rows > 1) {
 		job.x = stream->packed;
-		job.packs = (k + PACK_CHUNK_K - 1) / PACK_CHUNK_K;
-		if (job.packs * job.tiles < members * PACK_CHUNKS) job.packs = (members * PACK_CHUNKS + job.tiles - 1) / job.tiles;
 		run(&job, job.tiles * job.packs, (int64_t)job.rows * k < SERIAL_PACK, pack_chunk);
 	}
 	run(&job, job.groups * job.blocks, (int64_t)job.rows * k * args->weight->n < SERIAL_PRODUCTS, linear_chunk);

@@ -10,6 +10,7 @@
 #define VEC_ATTEND_ROWS 3 /* 12 accumulators, 1 key, 3 broadcasts */
 #define VEC_QUANT_ROWS 2 /* beyond, accumulators, scales and words do not fit */
 #define QUANT_CASES(type) QUANT_CASE(1, type) QUANT_CASE(2, type)
+#define VEC_DELTA 2 /* 8 sums and changes, 3 or 4 broadcasts, 2 temporaries */
 #define FMA_CHAINS 6 /* independent v16 that keep all multipliers busy */
 
 typedef struct { __m256 lo, hi; } v16;

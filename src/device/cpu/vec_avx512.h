@@ -16,6 +16,7 @@
 	HALVES_CASE(5, type) HALVES_CASE(6, type) HALVES_CASE(7, type) HALVES_CASE(8, type)                 \
 	HALVES_CASE(9, type) HALVES_CASE(10, type) HALVES_CASE(11, type) HALVES_CASE(12, type)              \
 	HALVES_CASE(13, type) HALVES_CASE(14, type) HALVES_CASE(15, type) HALVES_CASE(16, type)
+#define VEC_DELTA 8 /* whole rows of S with heads of 128: memory is read as one stream */
 #define FMA_CHAINS 16 /* independent v16 that keep all multipliers busy */
 
 typedef __m512 v16;

@@ -14,6 +14,7 @@
 #define TANDEM_DEVICE_GPU_ATTENTION_H
 
 #include "device/gpu/context.h"
+#include "device/variant.h"
 
 struct stream_options;
 
@@ -35,6 +36,7 @@ struct attention_params {
 	int window;       /* 0: none */
 	bool dense;       /* sequence s is row s */
 	bool skip_single; /* prefill: sequences of one row are not for this kernel */
+	int first_seq;    /* prefill: no sequence before this one is for it */
 	bool invariant;
 	int block_shift;  /* log2(block_tokens), or -1 */
 	int splits; /* decode: blocks of one sequence and KV head */
@@ -42,6 +44,13 @@ struct attention_params {
 	float *partial_stats;
 	uint32_t *counters; /* [seqs][kv_heads (times head slices)], zero before and after */
 };
+
+/* Tiles of `tile_rows` rows that a prefill kernel can have to do: a sequence wastes less than one. A grid of more costs: each idle block looks for its
+ * tile among all sequences before it leaves. */
+static inline unsigned attention_most_tiles(const struct attention_params *p, int tile_rows)
+{
+	return (unsigned)((p->rows - p->first_seq) / tile_rows + p->seqs - p->first_seq);
+}
 
 #ifdef __cplusplus
 extern "C" {
@@ -59,6 +68,28 @@ struct attention_kernel {
 };
 extern const struct attention_kernel attention_decode, attention_tile;                /* any device */
 extern const struct attention_kernel attention_decode_tensor, attention_prefill_tensor, attention_prefill_wide; /* CUDA */
+
+/* ---- variants, by name (attention_ways.c): a kernel's name, and for decode "8 splits", or "" for as many as fill the device */
+
+struct attention_way {
+	const struct attention_kernel *kernel; /* NULL: nothing has run */
+	int splits;                            /* 0: by the dispatch */
+};
+struct attention_preferred {
+	struct attention_key key; /* m: 0 */
+	int m_low, m_high;
+	struct attention_way way;
+	struct variant name;
+};
+/* What the stream prefers for this step, or NULL. */
+const struct attention_preferred *attention_preferred(const struct gpu_context *context, bool prefill, const struct attention_params *p, enum dtype dtype);
+/* Candidates in the order of the dispatch, NULL behind the last. */
+const struct attention_kernel *const *attention_kernels(bool prefill);
+
+/* device_ops: */
+int gpu_attention_variants(struct stream *stream, const struct attention_key *key, struct variant *out, int max);
+enum status gpu_attention_prefer(struct stream *stream, const struct attention_preference *list, int count, struct error *err);
+void gpu_attention_ran(const struct stream *stream, struct variant *out);
 #ifdef __cplusplus
 }
 #endif

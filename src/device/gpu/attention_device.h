@@ -51,7 +51,7 @@ GPU_DEVICE attention_rows attention_find_tile(const attention_params &p, int ind
 {
 	const int lane = (int)threadIdx.x % GPU_WARP;
 	attention_rows found = {0, 0, 0};
-	for (int base = 0; base < p.seqs; base += GPU_WARP) {
+	for (int base = p.first_seq; base < p.seqs; base += GPU_WARP) {
 		const int seq = base + lane;
 		int start = 0, count = 0;
 		if (seq < p.seqs) {

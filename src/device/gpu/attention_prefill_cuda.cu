@@ -219,7 +219,7 @@ template <typename T, int DIM> __global__ void __launch_bounds__(THREADS, DIM <=
 
 template <typename T, int DIM> static gpu_error launch_instance(const struct gpu_context *ctx, const attention_params *p)
 {
-	const unsigned tiles = (unsigned)(p->rows / ROWS + p->seqs); /* at most: a sequence wastes less than one */
+	const unsigned tiles = attention_most_tiles(p, ROWS);
 	const gpu_error code = gpu_allow_shared((attention_prefill_kernel<T, DIM>), tile_layout<DIM>::bytes);
 	if (code != GPU_OK) return code;
 	return GPU_LAUNCH((attention_prefill_kernel<T, DIM>), dim3((unsigned)p->q_heads, tiles), dim3(THREADS), tile_layout<DIM>::bytes, ctx->stream, *p);

@@ -153,7 +153,7 @@ template <typename T, int COLUMNS> GPU_KERNEL(THREADS) attention_tile_kernel(con
 template <typename T, int COLUMNS> static gpu_error launch_instance(const struct gpu_context *ctx, const attention_params *p)
 {
 	const size_t shared = tile_floats(p->head_dim) * sizeof(float);
-	const unsigned tiles = (unsigned)(p->rows / ROWS + p->seqs); /* at most: a sequence wastes less than one */
+	const unsigned tiles = attention_most_tiles(p, ROWS);
 	const gpu_error code = gpu_allow_shared((attention_tile_kernel<T, COLUMNS>), shared);
 	if (code != GPU_OK) return code;
 	return GPU_LAUNCH((attention_tile_kernel<T, COLUMNS>), dim3(tiles, (unsigned)p->q_heads), dim3(THREADS), shared, ctx->stream, *p);

@@ -11,7 +11,7 @@
  * DIM is head_dim rounded up to 64 or 128. Keys' and values' columns behind the head's end are zeros (outside the map's matrix); queries' are the next head's,
  * which zeros silence.
  *
- * Shared memory: queries 128 * DIM, keys and values STAGES * 128 * DIM each, 16 bits: 160 KB at DIM 128; tiles [64 elements][rows] with 128-byte swizzle.
+ * Shared memory: queries 128 * DIM, keys and values STAGES * 128 * DIM each, 16 bits: 224 KB at DIM 128; tiles [64 elements][rows] with 128-byte swizzle.
  * Rows of q and of the cache at multiples of 16 bytes. One block on a multiprocessor; registers are moved from the producer to the others. The
  * bound aimed for is the tensor cores' rate.
  */
@@ -21,7 +21,7 @@
 #define THREADS 384
 #define ROWS 128
 #define KEYS 128
-#define STAGES 2
+#define STAGES 3 /* two leave the products waiting */
 #define WAVES 8 /* that consume */
 
 enum { TURN_FIRST = 1, TURN_SECOND = 2, CLEARED = 3 }; /* hardware barriers */
@@ -51,9 +51,19 @@ struct wide_job {
 
 /* ---- producer */
 
-/* One tile of keys (values 0) or values (1). */
+/* The cache's row with the first key of this lane's box of keys; behind the matrix, where zeros come from, if nobody sees any of them. */
+GPU_DEVICE int key_row(const attention_params &p, const wide_job &job, int box, int turn)
+{
+	const int boxes = KEYS / box, key = job.begin + turn * KEYS + (int)threadIdx.x % 32 % boxes * box;
+	if (key >= job.end || key + box <= job.first) return p.blocks * 2 * p.kv_heads * p.block_tokens;
+	const int block = p.block_shift >= 0 ? key >> p.block_shift : key / p.block_tokens;
+	const int at = p.block_table[(int64_t)job.tile.seq * p.max_blocks + block];
+	return (at * 2 * p.kv_heads + job.head / p.group) * p.block_tokens + key - block * p.block_tokens;
+}
+
+/* One tile of keys (values 0) or values (1); row: key_row. */
 template <int DIM>
-GPU_TEMPLATE void copy_tile(const attention_params &p, const CUtensorMap *map, const wide_job &job, int box, int turn, int values)
+GPU_TEMPLATE void copy_tile(const attention_params &p, const CUtensorMap *map, const wide_job &job, int box, int row, int turn, int values)
 {
 	using shared = wide_shared<DIM>;
 	const int lane = (int)threadIdx.x % 32, stage = turn % STAGES, boxes = KEYS / box;
@@ -63,19 +73,14 @@ GPU_TEMPLATE void copy_tile(const attention_params &p, const CUtensorMap *map, c
 		barrier_expect(full, shared::tile);
 	}
 	gpu_warp_sync();
-	if (lane < boxes * (DIM / 64)) {
-		const int half = lane / boxes, index = lane % boxes, key = job.begin + turn * KEYS + index * box;
-		int row = p.blocks * 2 * p.kv_heads * p.block_tokens; /* behind the matrix: zeros */
-		if (key < job.end && key + box > job.first) {
-			const int block = p.block_shift >= 0 ? key >> p.block_shift : key / p.block_tokens;
-			const int at = p.block_table[(int64_t)job.tile.seq * p.max_blocks + block];
-			row = ((at * 2 + values) * p.kv_heads + job.head / p.group) * p.block_tokens + key - block * p.block_tokens;
-		}
-		wide_copy(to + (uint32_t)half * shared::half + (uint32_t)(index * box * 128), map, half * 64, row, full);
-	}
+	if (lane >= boxes * (DIM / 64)) return;
+	const int half = lane / boxes, index = lane % boxes;
+	if (values) row += p.kv_heads * p.block_tokens; /* behind the matrix it stays there */
+	wide_copy(to + (uint32_t)half * shared::half + (uint32_t)(index * box * 128), map, half * 64, row, full);
 }
 
-template <int DIM> GPU_TEMPLATE void produce(const attention_params &p, const CUtensorMap *q_map, const CUtensorMap *kv_map, const wide_job &job, int box)
+template <int DIM>
+GPU_TEMPLATE void produce(const attention_params &p, const CUtensorMap *q_map, const CUtensorMap *kv_map, const wide_job &job, int box)
 {
 	using shared = wide_shared<DIM>;
 	if (threadIdx.x >= 32) return;
@@ -85,8 +90,9 @@ template <int DIM> GPU_TEMPLATE void produce(const attention_params &p, const CU
 			wide_copy(job.shared + shared::queries + (uint32_t)half * shared::half, q_map, job.head * p.head_dim + half * 64, job.tile.row, job.barriers.queries());
 	}
 	for (int turn = 0; turn < job.turns; turn++) {
-		copy_tile<DIM>(p, kv_map, job, box, turn, 0);
-		copy_tile<DIM>(p, kv_map, job, box, turn, 1);
+		const int row = key_row(p, job, box, turn); /* the table is read while the tile's places become free */
+		copy_tile<DIM>(p, kv_map, job, box, row, turn, 0);
+		copy_tile<DIM>(p, kv_map, job, box, row, turn, 1);
 	}
 }
 
@@ -311,7 +317,7 @@ static enum status make_map(CUtensorMap *map, enum dtype dtype, const void *data
 template <typename T, int DIM>
 static gpu_error launch_instance(const struct gpu_context *ctx, const attention_params *p, const CUtensorMap &q_map, const CUtensorMap &kv_map, int box)
 {
-	const unsigned tiles = (unsigned)(p->rows / ROWS + p->seqs); /* at most: a sequence wastes less than one */
+	const unsigned tiles = attention_most_tiles(p, ROWS);
 	const gpu_error code = gpu_allow_shared((attention_wide_kernel<T, DIM>), wide_shared<DIM>::bytes);
 	if (code != GPU_OK) return code;
 	return GPU_LAUNCH((attention_wide_kernel<T, DIM>), dim3((unsigned)p->q_heads, tiles), dim3(THREADS), wide_shared<DIM>::bytes, ctx->stream, *p, q_map,
@@ -328,7 +334,7 @@ static int box_rows(const attention_params *p)
 static bool can_wide(const attention_params *p, enum dtype dtype)
 {
 	return (dtype == DTYPE_BF16 || dtype == DTYPE_F16) && p->head_dim % 8 == 0 && p->head_dim <= 128 &&
-	       (int64_t)p->blocks * 2 * p->kv_heads * p->block_tokens < INT32_MAX;
+	       ((int64_t)p->blocks + 1) * 2 * p->kv_heads * p->block_tokens < INT32_MAX;
 }
 
 static enum status launch_wide(const struct gpu_context *ctx, const attention_params *p, enum dtype dtype, struct error *err)

@@ -6,6 +6,7 @@
 #include "device/ops.h"
 
 struct gemm_library; /* cuBLASLt or hipBLASLt, loaded at run time (library.h) */
+struct dispatch;     /* which variants of a linear are preferred, and which ran (ways.h) */
 
 struct gpu_context {
 	gpu_stream stream;
@@ -16,6 +17,7 @@ struct gpu_context {
 	size_t workspace_bytes;
 	uint32_t *counters;     /* device memory, GPU_COUNTERS zeroed words: a kernel that uses some leaves them zero */
 	struct gemm_library *gemm; /* NULL: none on this machine */
+	struct dispatch *dispatch;
 };
 #define GPU_COUNTERS 16384
 
@@ -28,6 +30,7 @@ const struct gpu_context *gpu_context(const struct stream *stream);
 #define X(op) enum status gpu_##op(struct stream *stream, const struct op##_args *args, struct error *err);
 OP_LIST(X)
 OP_FUSED_LIST(X)
+X(moe)
 #undef X
 #ifdef __cplusplus
 }

@@ -4,10 +4,13 @@
  */
 #include "device/gpu/device.h"
 
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/clock.h"
 #include "base/mem.h"
+#include "device/gpu/attention.h"
 #include "device/gpu/peak.h"
 
 /* 0 devices and a reason, where the runtime says that there are none. */
@@ -107,6 +110,13 @@ static int gpu_threads(const struct device *device)
 	return 1;
 }
 
+static void gpu_limits(const struct device *device, struct device_limits *out)
+{
+	const struct gpu_props *props = &((const struct gpu_device *)device)->props;
+	*out = (struct device_limits){.wave = props->warp, .max_threads = props->max_threads, .shared_bytes = (int64_t)props->max_shared,
+	                              .compute_units = props->multiprocessors, .cache_bytes = props->l2_bytes};
+}
+
 /* Of a model whose weights are quantised there is none: linear_put refuses those. */
 static enum dtype gpu_activation(enum dtype model)
 {
@@ -119,6 +129,26 @@ static size_t gpu_kv_bytes(const struct kv_layout *l)
 	return (size_t)l->layers * (size_t)l->blocks * 2 * (size_t)l->kv_heads * (size_t)l->block_tokens * (size_t)l->head_dim * dtype_bytes(l->dtype);
 }
 
+/* "580.82.07", or "" where the system does not say. */
+static void driver_number(char *text, size_t bytes)
+{
+	FILE *file = *GPU_DRIVER_FILE ? fopen(GPU_DRIVER_FILE, "re") : NULL;
+	if (!file || !fgets(text, (int)bytes, file)) text[0] = 0;
+	text[strcspn(text, "\n")] = 0;
+	if (file) fclose(file);
+}
+
+static void gpu_versions(const struct device *device, char *text, size_t bytes)
+{
+	const struct gpu_props *props = &((const struct gpu_device *)device)->props;
+	char number[48], library[64];
+	int driver = 0, runtime = 0;
+	driver_number(number, sizeof number);
+	if (gpu_driver_version(&driver) != GPU_OK || gpu_runtime_version(&runtime) != GPU_OK) (void)gpu_last_error(); /* 0: it does not say */
+	gemm_library_version(library, sizeof library);
+	snprintf(text, bytes, "%s, %.1f GiB, %d multiprocessors; driver %s%s" GPU_NAME_TEXT " %d, runtime %d%s%s", props->name, (double)props->memory_bytes / 0x1p30,
+	         props->multiprocessors, number, *number ? ", " : "", driver, runtime, *library ? ", " : "", library);
+}
 
 #define GPU_PASTE_(name) name##_device_ops
 #define GPU_PASTE(name) GPU_PASTE_(name)
@@ -132,6 +162,7 @@ const struct device_ops GPU_PASTE(GPU_NAME) = {
 	.attach = gpu_attach,
 	.flavour = gpu_flavour,
 	.threads = gpu_threads,
+	.limits = gpu_limits,
 	.alloc = gpu_memory_alloc,
 	.free = gpu_memory_free,
 	.report = gpu_memory_report,
@@ -164,11 +195,21 @@ const struct device_ops GPU_PASTE(GPU_NAME) = {
 	.linear_random = gpu_linear_random,
 	.vector_put = gpu_vector_put,
 	.kv_bytes = gpu_kv_bytes,
+	.moe_scratch_bytes = gpu_moe_scratch_bytes,
+	.linear_variants = gpu_linear_variants,
+	.linear_prefer = gpu_linear_prefer,
+	.linear_ran = gpu_linear_ran,
+	.attention_variants = gpu_attention_variants,
+	.attention_prefer = gpu_attention_prefer,
+	.attention_ran = gpu_attention_ran,
+	.graph_kernels = gpu_graph_object_kernels,
+	.versions = gpu_versions,
 	.read_memory = gpu_peak_read,
 	.ops = {
 #define X(op) .op = gpu_##op,
 		OP_LIST(X)
 		OP_FUSED_LIST(X)
+		X(moe)
 #undef X
 	},
 };

@@ -1,6 +1,6 @@
 /* device.h: inside the GPU back end, host side: device and stream, and the entries that its C files give to the table in device.c.
  *
- * runtime.c errors · memory.c allocations and copies · stream.c streams, events, graphs · weights.c what the loader puts.
+ * runtime.c errors · memory.c allocations and copies · stream.c streams, events · graph.c graphs · weights.c what the loader puts · ways.c variants.
  * A device belongs to its rank's worker thread; its memory report may be read by any thread.
  */
 #ifndef TANDEM_DEVICE_GPU_DEVICE_H
@@ -11,6 +11,7 @@
 #include "device/device.h"
 #include "device/gpu/context.h"
 #include "device/gpu/runtime.h"
+#include "device/gpu/ways.h"
 
 #define GPU_TEXT_(name) #name
 #define GPU_TEXT(name) GPU_TEXT_(name)
@@ -45,6 +46,7 @@ struct gpu_stage {
 struct gpu_stream_object {
 	struct stream base;
 	struct gpu_context context;
+	struct dispatch dispatch;
 	struct gpu_stage stage[GPU_STAGES]; /* made by the first put */
 	int next_stage;
 	bool recording;
@@ -84,10 +86,13 @@ enum status gpu_event_object_elapsed_ms(const struct event *from, const struct e
 void gpu_event_object_destroy(struct event *event);
 enum status gpu_event_object_record(struct event *event, struct stream *stream, struct error *err);
 enum status gpu_event_object_wait(struct event *event, struct stream *stream, struct error *err);
+
+/* graph.c */
 enum status gpu_graph_object_begin(struct stream *stream, struct error *err);
 enum status gpu_graph_object_end(struct stream *stream, struct graph **out, struct error *err);
 enum status gpu_graph_object_launch(struct graph *graph, struct stream *stream, struct error *err);
 void gpu_graph_object_destroy(struct graph *graph);
+enum status gpu_graph_object_kernels(struct graph *graph, struct kernel_launch *out, int max, int *count, struct error *err);
 
 /* weights.c */
 size_t gpu_linear_bytes(enum dtype dtype, int n, int k);
@@ -99,5 +104,8 @@ enum status gpu_vector_put(struct stream *stream, float *dst, const void *src, e
 enum status gpu_linear_random(struct stream *stream, const struct linear_weight *w, int n0, const struct random_region *region,
                               struct error *err);
 void gpu_stages_free(struct gpu_stream_object *stream);
+
+/* moe.c */
+size_t gpu_moe_scratch_bytes(const struct device *device, const struct moe_shape *shape);
 
 #endif

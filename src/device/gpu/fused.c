@@ -2,6 +2,7 @@
 #include "device/gpu/context.h"
 #include "device/gpu/qkv.h"
 #include "device/gpu/skinny.h"
+#include "device/gpu/ways.h"
 
 /* h, and the sum before it, by kernels of their own. */
 static enum status make_norm(struct stream *stream, const struct norm_input *in, struct error *err)
@@ -36,8 +37,39 @@ static struct fused_problem problem_of(const struct norm_input *in, const struct
 	return p;
 }
 
-/* One kernel for all of it, where the shape allows; with the norm inside for the fewest rows. *done false: nothing has been launched. */
-static enum status run_fused(struct stream *stream, const struct norm_input *in, const struct fused_problem *p, bool *done, struct error *err)
+static enum status by_skinny(struct stream *stream, const struct norm_input *in, const struct fused_problem *p, const struct skinny_shape *shape, bool inside,
+                             struct error *err)
+{
+	if (!p->norm.x) TRY(make_norm(stream, in, err));
+	way_ran(gpu_context(stream), &(struct way){.kernel = WAY_SKINNY, .fusion = inside ? WAY_NORM_INSIDE : WAY_NORM_BEFORE, .skinny = *shape});
+	return skinny_launch(gpu_context(stream), p, shape, err);
+}
+
+static enum status by_decode(struct stream *stream, const struct fused_problem *p, struct error *err)
+{
+	way_ran(gpu_context(stream), &(struct way){.kernel = WAY_DECODE, .fusion = WAY_NORM_INSIDE});
+	return decode_launch(gpu_context(stream), p, err);
+}
+
+/* The preferred kernel. What it is to receive and cannot, a kernel before it does. */
+static enum status run_preferred(struct stream *stream, const struct norm_input *in, const struct fused_problem *p, const struct way *way, struct error *err)
+{
+	const struct gpu_context *context = gpu_context(stream);
+	const bool decode = way->kernel == WAY_DECODE, inside = way->fusion == WAY_NORM_INSIDE;
+	struct fused_problem plain = *p;
+	if (!decode && !inside) plain.norm.x = NULL, plain.link.kind = LINEAR_ALONE; /* make_norm receives */
+	if (plain.link.kind == LINEAR_RECEIVE && !(decode ? decode_can(context, p) : skinny_can(context, p))) {
+		TRY(carried_receive(context, in->receive, &in->x, &in->sum, err));
+		plain.link.kind = LINEAR_ALONE;
+		plain.norm.x = in->sum.data, plain.norm.stride = in->sum.row_stride;
+	}
+	return decode ? by_decode(stream, &plain, err) : by_skinny(stream, in, &plain, &way->skinny, inside, err);
+}
+
+/* One kernel for all of it, where the shape allows: the preferred one, or, where that is NULL, with the norm inside for the fewest rows. *done false: nothing
+ * has been launched. */
+static enum status run_fused(struct stream *stream, const struct norm_input *in, const struct fused_problem *p, const struct way_preference *preferred, bool *done,
+                             struct error *err)
 {
 	const struct gpu_context *context = gpu_context(stream);
 	*done = false;
@@ -45,20 +77,33 @@ static enum status run_fused(struct stream *stream, const struct norm_input *in,
 	struct fused_problem bare = *p; /* h made by its own kernel */
 	bare.norm.x = NULL;
 	bare.link.kind = LINEAR_ALONE;
+	*done = true;
+	if (preferred) return run_preferred(stream, in, p, &preferred->way, err);
 	const struct fused_problem *whole = skinny_can(context, p) ? p : skinny_can(context, &bare) ? &bare : NULL;
 	const struct skinny_shape shape = whole ? skinny_default(context, whole) : (struct skinny_shape){0};
-	*done = true;
-	if (shape.rows) {
-		if (!whole->norm.x) TRY(make_norm(stream, in, err));
-		return skinny_launch(context, whole, &shape, err);
-	}
-	if (decode_can(context, p)) return decode_launch(context, p, err);
+	if (shape.rows) return by_skinny(stream, in, whole, &shape, whole->norm.x != NULL, err);
+	if (decode_can(context, p)) return by_decode(stream, p, err);
 	*done = false;
 	return STATUS_OK;
 }
 
-static enum status attention_in_fused(struct stream *stream, const struct attention_in_args *a, bool *done, struct error *err)
+/* A fused op: one kernel if it is preferred, or, without a preference, if one suits. *done false: norm, linear and ending by themselves are wanted. */
+typedef enum status fused_fn(struct stream *stream, const void *args, const struct way_preference *preferred, bool *done, struct error *err);
+static enum status try_fused(struct stream *stream, fused_fn *run, const void *args, const struct way_preference *preferred, bool *done, struct error *err)
 {
+	*done = false;
+	if (preferred && !way_is_fused(&preferred->way)) return STATUS_OK;
+	enum status st = run(stream, args, preferred, done, err);
+	if (st != STATUS_OK && preferred) error_prefix(err, "preferred %s '%s'", preferred->name.kernel, preferred->name.mode);
+	if (st != STATUS_OK || *done || !preferred) return st;
+	return FAIL(err, UNSUPPORTED, "preferred %s '%s': no one kernel computes this: f32 rows, weights, activations and cache of one plain type, heads rotated whole "
+	                              "and without norms of their own are wanted",
+	            preferred->name.kernel, preferred->name.mode);
+}
+
+static enum status attention_in_fused(struct stream *stream, const void *args, const struct way_preference *preferred, bool *done, struct error *err)
+{
+	const struct attention_in_args *a = args;
 	const struct kv_layout *kv = &a->cache->layout;
 	*done = false;
 	if (a->q_norm || a->k_norm || a->rotary_dim != a->head_dim || kv->dtype != a->weight->dtype || a->qkv.dtype != a->weight->dtype || !dtype_is_plain(kv->dtype) ||
@@ -69,26 +114,43 @@ static enum status attention_in_fused(struct stream *stream, const struct attent
 	p.ending = LINEAR_ROPE;
 	p.rope = (struct linear_rope){.q_heads = a->q_heads, .kv_heads = a->kv_heads, .head_dim = a->head_dim, .cos_sin = a->rows->cos_sin, .kv_slot = a->rows->kv_slot,
 	                              .cache = (char *)a->cache->data + (size_t)a->layer * layer_bytes, .block_tokens = kv->block_tokens};
-	return run_fused(stream, &a->in, &p, done, err);
+	return run_fused(stream, &a->in, &p, preferred, done, err);
 }
 
-static enum status mlp_in_fused(struct stream *stream, const struct mlp_in_args *a, bool *done, struct error *err)
+static enum status mlp_in_fused(struct stream *stream, const void *args, const struct way_preference *preferred, bool *done, struct error *err)
 {
+	const struct mlp_in_args *a = args;
 	*done = false;
 	if (a->out.dtype != a->weight->dtype || !dtype_is_plain(a->weight->dtype) || a->weight->n != 2 * a->out.cols || a->out.rows != a->in.x.rows) return STATUS_OK;
 	struct fused_problem p = problem_of(&a->in, a->weight, a->bias, &a->out, !a->in.done);
 	p.ending = LINEAR_SWIGLU;
-	return run_fused(stream, &a->in, &p, done, err);
+	return run_fused(stream, &a->in, &p, preferred, done, err);
+}
+
+/* The linear of a composition. */
+static enum status run_apart(struct stream *stream, const struct norm_input *in, const struct linear_args *linear, const struct way_preference *preferred,
+                             struct error *err)
+{
+	TRY(make_norm(stream, in, err));
+	TRY(linear_run(stream, linear, preferred, err));
+	gpu_context(stream)->dispatch->ran.fusion = WAY_APART;
+	return STATUS_OK;
+}
+
+static const struct way_preference *preference(struct stream *stream, enum linear_use use, const struct linear_weight *w, int m)
+{
+	gpu_context(stream)->dispatch->use = use;
+	return way_preferred(gpu_context(stream), use, w, m);
 }
 
 enum status gpu_attention_in(struct stream *stream, const struct attention_in_args *args, struct error *err)
 {
-	bool done = false;
+	bool done;
 	if (args->in.x.rows == 0) return STATUS_OK;
-	TRY(attention_in_fused(stream, args, &done, err));
+	const struct way_preference *preferred = preference(stream, LINEAR_USE_ATTENTION_IN, args->weight, args->in.x.rows);
+	TRY(try_fused(stream, attention_in_fused, args, preferred, &done, err));
 	if (done) return STATUS_OK;
-	TRY(make_norm(stream, &args->in, err));
-	TRY(gpu_linear(stream, &(struct linear_args){.x = args->in.h, .weight = args->weight, .bias = args->bias, .y = args->qkv}, err));
+	TRY(run_apart(stream, &args->in, &(struct linear_args){.x = args->in.h, .weight = args->weight, .bias = args->bias, .y = args->qkv}, preferred, err));
 	const struct gpu_qkv_args qkv = {
 		.qkv = args->qkv, .q_heads = args->q_heads, .kv_heads = args->kv_heads, .head_dim = args->head_dim, .rotary_dim = args->rotary_dim,
 		.q_norm = args->q_norm, .k_norm = args->k_norm, .eps = args->in.eps, .cos_sin = args->rows->cos_sin, .kv_slot = args->rows->kv_slot,
@@ -99,11 +161,11 @@ enum status gpu_attention_in(struct stream *stream, const struct attention_in_ar
 
 enum status gpu_mlp_in(struct stream *stream, const struct mlp_in_args *args, struct error *err)
 {
-	bool done = false;
+	bool done;
 	if (args->in.x.rows == 0) return STATUS_OK;
-	TRY(mlp_in_fused(stream, args, &done, err));
+	const struct way_preference *preferred = preference(stream, LINEAR_USE_MLP_IN, args->weight, args->in.x.rows);
+	TRY(try_fused(stream, mlp_in_fused, args, preferred, &done, err));
 	if (done) return STATUS_OK;
-	TRY(make_norm(stream, &args->in, err));
-	TRY(gpu_linear(stream, &(struct linear_args){.x = args->in.h, .weight = args->weight, .bias = args->bias, .y = args->gate_up}, err));
+	TRY(run_apart(stream, &args->in, &(struct linear_args){.x = args->in.h, .weight = args->weight, .bias = args->bias, .y = args->gate_up}, preferred, err));
 	return gpu_swiglu(stream, &(struct swiglu_args){.x = args->gate_up, .out = args->out}, err);
 }

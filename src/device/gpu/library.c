@@ -54,6 +54,7 @@ struct gemm_library {
 #define X(field, symbol, parameters) gemm_status(*field) parameters;
 	FUNCTION_LIST(X)
 #undef X
+	struct gemm_algo_functions algo;
 	gemm_handle handle;
 	gemm_operation operation;
 	gemm_layout w, x, y;
@@ -61,6 +62,8 @@ struct gemm_library {
 	int choices;
 	struct choice choice[CHOICES];
 };
+
+const char gemm_library_variant[] = GEMM_VARIANT;
 
 _Static_assert(sizeof(gemm_vendor_algo) <= GEMM_ALGO_BYTES, "gemm_algo holds the vendor's algorithm");
 
@@ -70,6 +73,10 @@ static bool look_up(struct gemm_library *lib)
 #define X(field, symbol, parameters) \
 	*(void **)&lib->field = dlsym(lib->so, GEMM_SYMBOL(symbol)), all = all && lib->field;
 	FUNCTION_LIST(X)
+#undef X
+#define X(field, symbol, parameters) \
+	*(void **)&lib->algo.field = dlsym(lib->so, GEMM_SYMBOL(symbol)), all = all && lib->algo.field;
+	GEMM_ALGO_FUNCTION_LIST(X)
 #undef X
 	return all;
 }
@@ -153,9 +160,14 @@ void gemm_library_destroy(struct gemm_library **library)
 	free(lib);
 }
 
-const char *gemm_library_name(const struct gemm_library *library)
+void gemm_library_version(char *text, size_t bytes)
 {
-	return library->name;
+	struct gemm_library *lib = NULL;
+	text[0] = 0;
+	if (gemm_library_create(&lib, NULL, NULL) != STATUS_OK || !lib) return;
+	void *function = dlsym(lib->so, GEMM_SYMBOL("GetVersion"));
+	snprintf(text, bytes, "%s %ld", gemm_library_variant, function ? gemm_version(function, lib->handle) : 0L);
+	gemm_library_destroy(&lib);
 }
 
 static enum status set_layout(const struct gemm_library *lib, gemm_layout layout, enum dtype type, int rows, int cols, int64_t stride,
@@ -214,10 +226,11 @@ static struct choice *find(struct gemm_library *lib, const struct choice_key *ke
 	return NULL;
 }
 
+#define MOST_FOUND 16
 static int ask(struct gemm_library *lib, const struct gpu_context *context, const struct gemm_problem *p, int m, const struct choice_key *key,
                struct gemm_algo *out, int max)
 {
-	gemm_candidate found[GEMM_MAX_CANDIDATES];
+	gemm_candidate found[MOST_FOUND];
 	int count = 0;
 	const uint64_t workspace = context->workspace_bytes;
 	if (set_problem(lib, p, m, NULL) != STATUS_OK) return 0;
@@ -231,7 +244,7 @@ static int ask(struct gemm_library *lib, const struct gpu_context *context, cons
 	GEMM_ALIGNMENT_LIST(X)
 #undef X
 	(void)which, (void)key;
-	if (max > GEMM_MAX_CANDIDATES) max = GEMM_MAX_CANDIDATES;
+	if (max > MOST_FOUND) max = MOST_FOUND;
 	if (lib->heuristic(lib->handle, lib->operation, lib->w, lib->x, lib->y, lib->y, lib->preference, max, found, &count) != GEMM_SUCCESS) return 0;
 	int good = 0;
 	for (int i = 0; i < count; i++) {
@@ -243,11 +256,138 @@ static int ask(struct gemm_library *lib, const struct gpu_context *context, cons
 	return good;
 }
 
+/* ---- algorithms by name */
+
+static const char *const value_names[] = {
+#define X(attribute, type, name) name,
+	GEMM_ALGO_LIST(X)
+#undef X
+};
+#define VALUES (sizeof value_names / sizeof *value_names)
+
+static void algo_values(const struct gemm_library *lib, const struct gemm_algo *algo, int64_t *values)
+{
+	gemm_vendor_algo vendor;
+	memcpy(&vendor, algo->bytes, sizeof vendor);
+	gemm_algo_values(&lib->algo, &vendor, values);
+}
+
+static gemm_status make_algo(const struct gemm_library *lib, const int64_t *values, enum dtype type, enum dtype y_type, struct gemm_algo *out)
+{
+	gemm_vendor_algo vendor;
+	gemm_status code = gemm_algo_make(&lib->algo, lib->handle, vendor_type(type), vendor_type(y_type), values, &vendor);
+	memset(out, 0, sizeof *out);
+	memcpy(out->bytes, &vendor, sizeof vendor);
+	return code;
+}
+
+static void write_name(const int64_t *values, char text[GEMM_ALGO_NAME_BYTES])
+{
+	size_t used = 0;
+	text[0] = 0;
+	for (size_t i = 0; i < VALUES && used < GEMM_ALGO_NAME_BYTES; i++)
+		if (values[i] || i == 0)
+			used += (size_t)snprintf(text + used, GEMM_ALGO_NAME_BYTES - used, "%s%s %lld", used ? " " : "", value_names[i], (long long)values[i]);
+}
+
+void gemm_algo_name(const struct gemm_library *library, const struct gemm_algo *algo, char text[GEMM_ALGO_NAME_BYTES])
+{
+	int64_t values[VALUES];
+	algo_values(library, algo, values);
+	write_name(values, text);
+}
+
+/* The inverse of write_name; false: it did not write this. */
+static bool read_name(const char *name, int64_t *values)
+{
+	char word[16], again[GEMM_ALGO_NAME_BYTES];
+	const char *at = name;
+	int length = 0;
+	long long value = 0;
+	memset(values, 0, VALUES * sizeof *values);
+	for (; sscanf(at, "%15s %lld%n", word, &value, &length) == 2; at += length) {
+		size_t i = 0;
+		while (i < VALUES && strcmp(word, value_names[i])) i++;
+		if (i == VALUES || value < INT32_MIN || value > INT32_MAX) return false;
+		values[i] = value;
+	}
+	write_name(values, again);
+	return !strcmp(name, again);
+}
+
+enum status gemm_algo_named(struct gemm_library *library, const char *name, enum dtype type, enum dtype y_type, struct gemm_algo *out, struct error *err)
+{
+	int64_t values[VALUES];
+	if (!read_name(name, values))
+		return FAIL(err, BAD_INPUT, "%s: '%s' names no algorithm; '%s N', then other attributes that are not 0, are wanted", gemm_library_variant, name,
+		            value_names[0]);
+	gemm_status code = make_algo(library, values, type, y_type, out);
+	if (code != GEMM_SUCCESS)
+		return FAIL(err, BAD_INPUT, "%s has no algorithm '%s' from %s to %s: status %d", library->name, name, dtype_name(type), dtype_name(y_type), (int)code);
+	return STATUS_OK;
+}
+
+static gemm_status legal(const struct gemm_library *lib, struct gemm_algo *algo)
+{
+	gemm_vendor_algo vendor;
+	memcpy(&vendor, algo->bytes, sizeof vendor);
+	return gemm_algo_legal(&lib->algo, lib->handle, lib->operation, lib->w, lib->x, lib->y, &vendor, &algo->workspace_bytes);
+}
+
+enum status gemm_algo_check(struct gemm_library *library, const struct gpu_context *context, const struct gemm_problem *problem, struct gemm_algo *algo,
+                            struct error *err)
+{
+	char name[GEMM_ALGO_NAME_BYTES];
+	TRY(set_problem(library, problem, problem->m, err));
+	gemm_status code = legal(library, algo);
+	gemm_algo_name(library, algo, name);
+	if (code != GEMM_SUCCESS)
+		return FAIL(err, UNSUPPORTED, "%s: '%s' cannot compute [%d,%d] x [%d,%d]^T of %s: status %d", library->name, name, problem->m, problem->k, problem->n,
+		            problem->k, dtype_name(problem->type), (int)code);
+	if (algo->workspace_bytes > context->workspace_bytes)
+		return FAIL(err, UNSUPPORTED, "%s: '%s' wants %zu bytes of workspace; the stream has %zu", library->name, name, algo->workspace_bytes,
+		            context->workspace_bytes);
+	return STATUS_OK;
+}
+
+/* ---- candidates */
+
+#define SPLIT_MAX_ROWS 64
+#define SPLIT_BASES 2 /* of the library's candidates are tried with K cut in other ways */
+
+static bool among(const struct gemm_algo *list, int count, const struct gemm_algo *algo)
+{
+	for (int i = 0; i < count; i++)
+		if (!memcmp(list[i].bytes, algo->bytes, sizeof algo->bytes)) return true;
+	return false;
+}
+
+/* The layouts are set. */
+static int add_splits(const struct gemm_library *lib, const struct gpu_context *context, const struct gemm_problem *p, struct gemm_algo *out, int count, int max)
+{
+	static const int splits[] = {1, 2, 3, 4, 8};
+	const int bases = count < SPLIT_BASES ? count : SPLIT_BASES;
+	int64_t values[VALUES];
+	for (int base = 0; base < bases; base++)
+		for (size_t i = 0; i < sizeof splits / sizeof *splits && count < max; i++) {
+			algo_values(lib, &out[base], values);
+			if (GEMM_ALGO_SPLIT < 0 || values[GEMM_ALGO_SPLIT] == splits[i]) continue;
+			values[GEMM_ALGO_SPLIT] = splits[i];
+			values[GEMM_ALGO_SPLIT + 1] = splits[i] > 1 ? GEMM_SPLIT_REDUCTION : 0;
+			if (make_algo(lib, values, p->type, p->y_type, &out[count]) != GEMM_SUCCESS) continue;
+			struct gemm_algo checked = out[count];
+			if (legal(lib, &checked) != GEMM_SUCCESS || checked.workspace_bytes > context->workspace_bytes || among(out, count, &out[count])) continue;
+			out[count++].workspace_bytes = checked.workspace_bytes;
+		}
+	return count;
+}
+
 int gemm_library_candidates(struct gemm_library *library, const struct gpu_context *context, const struct gemm_problem *problem,
                             struct gemm_algo *out, int max)
 {
 	struct choice_key key = key_of(problem, problem->accumulate);
-	return ask(library, context, problem, problem->m, &key, out, max);
+	int count = ask(library, context, problem, problem->m, &key, out, max);
+	return problem->m <= SPLIT_MAX_ROWS ? add_splits(library, context, problem, out, count, max) : count;
 }
 
 static gemm_status matmul(struct gemm_library *lib, const struct gpu_context *context, const struct gemm_problem *p, bool accumulate,
@@ -261,14 +401,17 @@ static gemm_status matmul(struct gemm_library *lib, const struct gpu_context *co
 }
 
 enum status gemm_library_run(struct gemm_library *library, const struct gpu_context *context, const struct gemm_problem *problem, bool accumulate,
-                             const struct gemm_algo *algo, bool *done, struct error *err)
+                             const struct gemm_algo *algo, struct gemm_algo *used, bool *done, struct error *err)
 {
 	*done = false;
 	if (algo) {
 		TRY(set_problem(library, problem, problem->m, err));
-		TRY(check(library, matmul(library, context, problem, accumulate, algo), "Matmul", err));
-		*done = true;
-		return STATUS_OK;
+		gemm_status refused = matmul(library, context, problem, accumulate, algo);
+		*used = *algo;
+		*done = refused == GEMM_SUCCESS;
+		if (*done) return STATUS_OK;
+		return FAIL(err, UNSUPPORTED, "%s: [%d,%d] x [%d,%d]^T of %s: refused with status %d", library->name, problem->m, problem->k, problem->n, problem->k,
+		            dtype_name(problem->type), (int)refused);
 	}
 	struct choice_key key = key_of(problem, accumulate);
 	struct choice *c = find(library, &key), spare = {0};
@@ -280,11 +423,11 @@ enum status gemm_library_run(struct gemm_library *library, const struct gpu_cont
 	}
 	if (c->none) return STATUS_OK;
 	TRY(set_problem(library, problem, problem->m, err));
-	gemm_status code = matmul(library, context, problem, accumulate, &c->algo);
+	*used = c->algo;
+	gemm_status code = matmul(library, context, problem, accumulate, used);
 	if (code != GEMM_SUCCESS && key.m != problem->m) { /* chosen for the bucket's size, not legal for this one */
-		struct gemm_algo exact;
-		if (ask(library, context, problem, problem->m, &key, &exact, 1) == 0) return STATUS_OK;
-		code = matmul(library, context, problem, accumulate, &exact);
+		if (ask(library, context, problem, problem->m, &key, used, 1) == 0) return STATUS_OK;
+		code = matmul(library, context, problem, accumulate, used);
 	}
 	TRY(check(library, code, "Matmul", err));
 	*done = true;

@@ -1,7 +1,7 @@
 /* linear.c: gpu_linear: what is legal, and which kernels compute it. The kernels are in gemv.cu, gemm_tile.cu, gemm_skinny_cuda.cu and library.c.
  *
- * Choice, in order: the invariant order where it is asked for (gemm_tile: slow, one chain for each output); a family made for few rows; the vendor's
- * library; gemm_tile. A rank's partial sum over several spans is one GEMM for each span, over that span's columns of x and W.
+ * Choice, in order: the invariant order where it is asked for (gemm_tile: slow, one chain for each output); the way that the stream prefers (ways.h), or
+ * an error; a family made for few rows; the vendor's library; gemm_tile. A rank's partial sum over several spans is one GEMM for each span, over that span's columns of x and W.
  */
 #include <string.h>
 
@@ -9,6 +9,7 @@
 #include "device/gpu/library.h"
 #include "device/gpu/linear.h"
 #include "device/gpu/skinny.h"
+#include "device/gpu/ways.h"
 
 static enum status check_tensor(const struct tensor *t, int cols, const char *what, struct error *err)
 {
@@ -62,32 +63,88 @@ static enum status check_args(const struct linear_args *a, struct error *err)
 	return tensor_expect(&a->x, TENSOR_REPLICATED, "linear x without a split", err);
 }
 
-static enum status by_library(const struct gpu_context *context, const struct gemm_problem *p, bool *done, struct error *err)
+static enum status by_library(const struct gpu_context *context, const struct gemm_problem *p, const struct gemm_algo *algo, bool *done, struct error *err)
 {
+	struct way way = {.kernel = WAY_LIBRARY};
 	*done = false;
 	if (!context->gemm) return STATUS_OK;
 	if (p->bias) TRY(bias_fill_launch(context, p, err)); /* harmless if the library declines: then tile writes, or p adds no bias again */
-	return gemm_library_run(context->gemm, context, p, p->accumulate || p->bias, NULL, done, err);
+	TRY(gemm_library_run(context->gemm, context, p, p->accumulate || p->bias, algo, &way.algo, done, err));
+	if (*done) way_ran(context, &way);
+	return STATUS_OK;
 }
 
-enum status gemm_run(const struct gpu_context *context, const struct gemm_problem *p, struct error *err)
+static enum status by_skinny(const struct gpu_context *context, const struct fused_problem *p, const struct skinny_shape *shape, struct error *err)
+{
+	way_ran(context, &(struct way){.kernel = WAY_SKINNY, .skinny = *shape});
+	return skinny_launch(context, p, shape, err);
+}
+
+static enum status by_gemv(const struct gpu_context *context, const struct gemm_problem *p, const struct gemv_shape *shape, struct error *err)
+{
+	static const enum way_kernel kernels[] = {[GEMV_STRIDED] = WAY_STRIDED, [GEMV_WAVE] = WAY_WAVE, [GEMV_LLMM1] = WAY_LLMM1};
+	way_ran(context, &(struct way){.kernel = kernels[shape->family], .gemv = *shape});
+	return gemv_launch(context, p, shape, err);
+}
+
+static enum status by_tile(const struct gpu_context *context, const struct gemm_problem *p, const struct gemm_leaves *leaves, struct error *err)
+{
+	way_ran(context, &(struct way){.kernel = WAY_TILE});
+	return tile_launch(context, p, leaves, err);
+}
+
+static enum status by_decode(const struct gpu_context *context, const struct fused_problem *p, struct error *err)
+{
+	way_ran(context, &(struct way){.kernel = WAY_DECODE});
+	return decode_launch(context, p, err);
+}
+
+static enum status by_preference(const struct gpu_context *context, const struct gemm_problem *p, const struct way_preference *preferred, struct error *err)
+{
+	const struct way *way = &preferred->way;
+	const struct fused_problem few = {.gemm = *p};
+	const bool f32 = p->y_type == DTYPE_F32;
+	struct gemm_algo algo = f32 ? preferred->algo_f32 : way->algo;
+	bool done;
+	switch (way->kernel) {
+	case WAY_STRIDED:
+	case WAY_WAVE:
+	case WAY_LLMM1: return by_gemv(context, p, &way->gemv, err);
+	case WAY_SKINNY: return by_skinny(context, &few, &way->skinny, err);
+	case WAY_DECODE: return by_decode(context, &few, err);
+	case WAY_LIBRARY:
+		if (!(f32 ? preferred->legal_f32 : preferred->legal)) TRY(gemm_algo_check(context->gemm, context, p, &algo, err));
+		return by_library(context, p, &algo, &done, err);
+	case WAY_TILE:
+	case WAY_DEFAULT:
+	case WAY_COUNT: break;
+	}
+	return by_tile(context, p, NULL, err);
+}
+
+enum status gemm_run(const struct gpu_context *context, const struct gemm_problem *p, const struct way_preference *preferred, struct error *err)
 {
 	bool done = false;
+	if (preferred) {
+		enum status st = by_preference(context, p, preferred, err);
+		if (st != STATUS_OK) error_prefix(err, "preferred %s '%s'", preferred->name.kernel, preferred->name.mode);
+		return st;
+	}
 	const struct fused_problem few = {.gemm = *p};
 	if (skinny_can(context, &few)) {
 		const struct skinny_shape shape = skinny_default(context, &few);
-		if (shape.rows) return skinny_launch(context, &few, &shape, err);
+		if (shape.rows) return by_skinny(context, &few, &shape, err);
 	}
-	if (decode_can(context, &few)) return decode_launch(context, &few, err);
+	if (decode_can(context, &few)) return by_decode(context, &few, err);
 	if (gemv_can(context, p) && (p->m <= 4 || !context->gemm || p->type == DTYPE_F32)) {
-		struct gemv_shape shape = gemv_default(context, p);
-		return gemv_launch(context, p, &shape, err);
+		const struct gemv_shape shape = gemv_default(context, p);
+		return by_gemv(context, p, &shape, err);
 	}
-	TRY(by_library(context, p, &done, err));
+	TRY(by_library(context, p, NULL, &done, err));
 	if (done) return STATUS_OK;
 	struct gemm_problem rest = *p;
 	if (context->gemm && p->accumulate) rest.bias = NULL; /* in y already */
-	return tile_launch(context, &rest, NULL, err);
+	return by_tile(context, &rest, NULL, err);
 }
 
 /* Span i of the split, or all of K. */
@@ -109,38 +166,45 @@ static struct gemm_problem problem_of(const struct linear_args *a, int i)
 static enum status invariant_run(const struct gpu_context *context, const struct linear_args *a, int i, struct error *err)
 {
 	struct gemm_problem p = problem_of(a, i);
-	if (!a->split) return tile_launch(context, &p, NULL, err);
+	if (!a->split) return by_tile(context, &p, NULL, err);
 	struct gemm_leaves tree = {.leaves = a->split->span[i].hi - a->split->span[i].lo};
 	sumtree_leaf_program(a->split->tree_leaves, a->split->span[i], tree.merges);
-	return tile_launch(context, &p, &tree, err);
+	return by_tile(context, &p, &tree, err);
 }
 
-/* By the kernel that multiplies, where it can; else by one behind it. */
-static enum status send_run(const struct gpu_context *context, const struct linear_args *a, struct error *err)
+/* The kernel that multiplies sends, where it can. *done false: nothing has been launched. */
+static enum status send_run(const struct gpu_context *context, const struct linear_args *a, const struct way_preference *preferred, bool *done, struct error *err)
 {
 	const struct fused_problem whole = {.gemm = problem_of(a, 0), .link = {.kind = LINEAR_SEND, .sum = *a->send}};
-	if (skinny_can(context, &whole)) {
-		const struct skinny_shape shape = skinny_default(context, &whole);
-		if (shape.rows) return skinny_launch(context, &whole, &shape, err);
-	}
-	TRY(gemm_run(context, &whole.gemm, err));
-	return carried_send(context, a->send, a->y.data, a->y.row_stride, err);
+	const bool skinny = !context->invariant && (!preferred || preferred->way.kernel == WAY_SKINNY) && skinny_can(context, &whole);
+	const struct skinny_shape shape = !skinny ? (struct skinny_shape){0} : preferred ? preferred->way.skinny : skinny_default(context, &whole);
+	*done = shape.rows > 0;
+	return *done ? by_skinny(context, &whole, &shape, err) : STATUS_OK;
 }
 
-enum status gpu_linear(struct stream *stream, const struct linear_args *args, struct error *err)
+enum status linear_run(struct stream *stream, const struct linear_args *args, const struct way_preference *preferred, struct error *err)
 {
 	const struct gpu_context *context = gpu_context(stream);
 	TRY(check_args(args, err));
 	if (args->x.rows == 0 || args->weight->n == 0) return STATUS_OK;
-	if (args->send && !context->invariant) return send_run(context, args, err);
+	bool sent = false;
+	if (args->send) TRY(send_run(context, args, preferred, &sent, err));
+	if (sent) return STATUS_OK;
 	for (int i = 0; i < (args->split ? args->split->spans : 1); i++) {
 		if (context->invariant) {
 			TRY(invariant_run(context, args, i, err));
 		} else {
 			struct gemm_problem p = problem_of(args, i);
-			TRY(gemm_run(context, &p, err));
+			TRY(gemm_run(context, &p, preferred, err));
 		}
 	}
 	if (args->send) return carried_send(context, args->send, args->y.data, args->y.row_stride, err);
 	return STATUS_OK;
+}
+
+enum status gpu_linear(struct stream *stream, const struct linear_args *args, struct error *err)
+{
+	const enum linear_use use = args->accumulate ? LINEAR_USE_ACCUMULATE : args->split ? LINEAR_USE_PARTIAL : LINEAR_USE_PLAIN;
+	gpu_context(stream)->dispatch->use = use;
+	return linear_run(stream, args, way_preferred(gpu_context(stream), use, args->weight, args->x.rows), err);
 }

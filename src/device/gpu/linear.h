@@ -75,8 +75,12 @@ struct fused_problem {
 extern "C" {
 #endif
 
-/* By the family that suits the problem; m >= 1, n >= 1. */
-enum status gemm_run(const struct gpu_context *context, const struct gemm_problem *problem, struct error *err);
+struct way_preference; /* ways.h */
+
+/* By the preferred way, or, where that is NULL, by the family that suits the problem; m >= 1, n >= 1. */
+enum status gemm_run(const struct gpu_context *context, const struct gemm_problem *problem, const struct way_preference *preferred, struct error *err);
+/* As gpu_linear, whose preferences do not matter: for a linear between a norm and an ending. */
+enum status linear_run(struct stream *stream, const struct linear_args *args, const struct way_preference *preferred, struct error *err);
 
 /* ---- gemv.cu */
 

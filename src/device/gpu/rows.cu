@@ -9,30 +9,41 @@ static dim3 row_grid(int rows, int cols, int per_thread)
 	return dim3((unsigned)rows, gpu_blocks(cols, ROW_THREADS * per_thread));
 }
 
-/* Thread: N columns of one row, read from the table (weights, so no other row waits) and widened. Bound: bytes read and written. */
-template <typename W, typename T, int N> GPU_KERNEL(ROW_THREADS) embed_kernel(const W *table, const int32_t *token, T *out, int64_t stride, int cols)
+/* What is in the table: tokens [begin, begin + n). */
+struct embed_range {
+	int begin, n;
+};
+
+/* Thread: N columns of one row, read from the table and widened; of a token that is not there, and in the slots behind the first, -0.0. Bound: bytes
+ * read and written. */
+template <typename W, typename T, int N>
+GPU_KERNEL(ROW_THREADS)
+embed_kernel(const W *table, embed_range range, const int32_t *token, T *out, int64_t stride, int64_t slot_stride, int slots, int cols)
 {
 	gpu_wait_previous();
 	gpu_start_next();
-	const int i = ((int)blockIdx.y * ROW_THREADS + (int)threadIdx.x) * N;
+	const int i = ((int)blockIdx.y * ROW_THREADS + (int)threadIdx.x) * N, row = token[blockIdx.x] - range.begin;
 	if (i >= cols) return;
-	float v[N];
-	gpu_load<N>(table + (int64_t)token[blockIdx.x] * cols + i, v);
+	float v[N], nothing[N];
+	GPU_UNROLL for (int j = 0; j < N; j++) v[j] = nothing[j] = -0.0f;
+	if (row >= 0 && row < range.n) gpu_load<N>(table + (int64_t)row * cols + i, v);
 	gpu_store<N>(out + blockIdx.x * stride + i, v);
+	for (int s = 1; s < slots; s++) gpu_store<N>(out + s * slot_stride + blockIdx.x * stride + i, nothing);
 }
 
 template <typename W, typename T> static enum status embed_launch(struct stream *stream, const struct embed_args *a, struct error *err)
 {
 	const gpu_stream on = gpu_context(stream)->stream;
-	const int cols = a->out.cols;
-	const bool packs = cols % 8 == 0 && (uintptr_t)a->table->data % 16 == 0 && gpu_rows_aligned(&a->out, 16);
+	const int cols = a->out.cols, slots = a->out.slots;
+	const bool packs = cols % 8 == 0 && (uintptr_t)a->table->data % 16 == 0 && gpu_rows_aligned(&a->out, 16) && a->out.slot_stride * (int64_t)sizeof(T) % 16 == 0;
 	const W *table = (const W *)a->table->data;
+	const embed_range range = {a->begin, a->table->n};
 	T *out = (T *)a->out.data;
 	if (packs)
-		return gpu_check(GPU_LAUNCH((embed_kernel<W, T, 8>), row_grid(a->out.rows, cols, 8), dim3(ROW_THREADS), 0, on, table, a->token, out,
-		                            a->out.row_stride, cols), "embed", err);
-	return gpu_check(GPU_LAUNCH((embed_kernel<W, T, 1>), row_grid(a->out.rows, cols, 1), dim3(ROW_THREADS), 0, on, table, a->token, out,
-	                            a->out.row_stride, cols), "embed", err);
+		return gpu_check(GPU_LAUNCH((embed_kernel<W, T, 8>), row_grid(a->out.rows, cols, 8), dim3(ROW_THREADS), 0, on, table, range, a->token, out,
+		                            a->out.row_stride, a->out.slot_stride, slots, cols), "embed", err);
+	return gpu_check(GPU_LAUNCH((embed_kernel<W, T, 1>), row_grid(a->out.rows, cols, 1), dim3(ROW_THREADS), 0, on, table, range, a->token, out,
+	                            a->out.row_stride, a->out.slot_stride, slots, cols), "embed", err);
 }
 
 template <typename W> static enum status embed_from(struct stream *stream, const struct embed_args *a, struct error *err)
@@ -42,7 +53,7 @@ template <typename W> static enum status embed_from(struct stream *stream, const
 
 enum status gpu_embed(struct stream *stream, const struct embed_args *args, struct error *err)
 {
-	TRY(gpu_expect(&args->out, TENSOR_REPLICATED, args->out.rows, args->table->k, "embed out", err));
+	TRY(gpu_expect(&args->out, args->out.dist == TENSOR_PARTIAL ? TENSOR_PARTIAL : TENSOR_REPLICATED, args->out.rows, args->table->k, "embed out", err));
 	if (args->out.rows == 0 || args->out.cols == 0) return STATUS_OK;
 	GPU_BY_DTYPE(args->table->dtype, W, "embed table", err, return embed_from<W>(stream, args, err))
 }

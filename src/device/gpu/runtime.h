@@ -24,6 +24,14 @@ struct gpu_props {
 	size_t memory_bytes;
 };
 
+/* What a node of a recorded graph launches. */
+struct gpu_launched {
+	bool kernel;      /* false: it is a copy or a fill, and the rest is not set */
+	const char *name; /* valid as long as the graph is */
+	unsigned grid[3], block[3];
+	size_t shared; /* dynamic, bytes */
+};
+
 #if defined(GPU_CUDA)
 #include "device/gpu/vendor/cuda.h"
 #elif defined(GPU_HIP)

@@ -1,4 +1,4 @@
-/* stream.c: streams with their workspace, waiting for them, events, recorded graphs.
+/* stream.c: streams with their workspace, waiting for them, events.
  *
  * Nothing here blocks inside the runtime: waits poll, so that every one of them sees the group's abort and its deadline (contract C2).
  */
@@ -112,6 +112,8 @@ void gpu_stream_object_destroy(struct stream *base)
 	/* what still runs would use the workspace; after a fault the stream is dry */
 	if (context->stream) (void)!gpu_drain(context->stream, clock_deadline_ms(ABORT_GRACE_MS), "stream", &ignored);
 	gemm_library_destroy(&context->gemm);
+	free(object->dispatch.preferred);
+	free(object->dispatch.attention);
 	gpu_stages_free(object);
 	gpu_memory_free(base->device, context->workspace);
 	gpu_memory_free(base->device, context->counters);
@@ -133,6 +135,7 @@ enum status gpu_stream_object_create(struct device *device, const struct stream_
 	context->ordinal = gpu_device(device)->ordinal;
 	context->props = gpu_device(device)->props;
 	context->invariant = o->invariant;
+	context->dispatch = &object->dispatch;
 	context->workspace_bytes = workspace_bytes(o, &context->props);
 	enum status st;
 	TRY_GOTO(gpu_check(gpu_stream_create(&context->stream), "stream", err), fail);
@@ -200,55 +203,4 @@ enum status gpu_event_object_record(struct event *event, struct stream *stream, 
 enum status gpu_event_object_wait(struct event *event, struct stream *stream, struct error *err)
 {
 	return gpu_check(gpu_stream_wait_event(gpu_context(stream)->stream, ((struct gpu_event_object *)event)->event), "event wait", err);
-}
-
-/* ---- graphs. After begin, end must be called whatever happened between: it takes the stream out of recording, and where a launch was
- * refused it reports that and gives no graph. The stream is as usable as before. */
-
-struct graph {
-	gpu_graph_exec exec;
-};
-
-enum status gpu_graph_object_begin(struct stream *stream, struct error *err)
-{
-	struct gpu_stream_object *object = gpu_stream_object(stream);
-	if (object->recording) return FAIL(err, BAD_INPUT, "graph: the stream records one already");
-	TRY(gpu_check(gpu_capture_begin(object->context.stream), "begin of recording", err));
-	object->recording = true;
-	return STATUS_OK;
-}
-
-enum status gpu_graph_object_end(struct stream *stream, struct graph **out, struct error *err)
-{
-	struct gpu_stream_object *object = gpu_stream_object(stream);
-	*out = NULL;
-	if (!object->recording) return FAIL(err, BAD_INPUT, "graph: the stream does not record one");
-	object->recording = false;
-	gpu_graph recorded = NULL;
-	struct graph *graph = NULL;
-	enum status st;
-	TRY_GOTO(gpu_check(gpu_capture_end(object->context.stream, &recorded), "end of recording", err), fail);
-	graph = mem_zalloc(1, sizeof *graph, "graph", err);
-	st = STATUS_NO_MEMORY;
-	if (!graph) goto fail;
-	TRY_GOTO(gpu_check(gpu_graph_instantiate(&graph->exec, recorded), "a recorded graph", err), fail);
-	(void)gpu_graph_destroy(recorded);
-	*out = graph;
-	return STATUS_OK;
-fail:
-	if (recorded) (void)gpu_graph_destroy(recorded);
-	free(graph);
-	return st;
-}
-
-enum status gpu_graph_object_launch(struct graph *graph, struct stream *stream, struct error *err)
-{
-	return gpu_check(gpu_graph_launch(graph->exec, gpu_context(stream)->stream), "graph launch", err);
-}
-
-void gpu_graph_object_destroy(struct graph *graph)
-{
-	if (!graph) return;
-	(void)gpu_graph_exec_destroy(graph->exec);
-	free(graph);
 }

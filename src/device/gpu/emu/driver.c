@@ -470,3 +470,36 @@ gpu_error gpu_graph_launch(gpu_graph_exec exec, gpu_stream stream)
 	for (const struct emu_op *op = exec->head; op && code == GPU_OK; op = op->next) code = op_put(stream, op);
 	return done(code);
 }
+
+gpu_error gpu_graph_nodes(gpu_graph graph, gpu_graph_node *nodes, size_t *count)
+{
+	const size_t room = *count;
+	*count = 0;
+	if (!graph) return done(EMU_BAD_VALUE);
+	for (const struct emu_op *op = graph->head; op; op = op->next, ++*count)
+		if (nodes && *count < room) nodes[*count] = op;
+	return GPU_OK;
+}
+
+gpu_error gpu_graph_edges(gpu_graph graph, gpu_graph_node *from, gpu_graph_node *to, gpu_graph_edge_kind *kinds, size_t *count)
+{
+	(void)from, (void)to, (void)kinds;
+	*count = 0;
+	return done(graph ? GPU_OK : EMU_BAD_VALUE);
+}
+
+gpu_error gpu_graph_node_launch(gpu_graph_node node, struct gpu_launched *out)
+{
+	const struct emu_launch *l = &node->launch;
+	*out = (struct gpu_launched){.kernel = node->kind == EMU_OP_KERNEL};
+	if (!out->kernel) return GPU_OK;
+	*out = (struct gpu_launched){.kernel = true, .name = l->name, .grid = {l->grid.x, l->grid.y, l->grid.z}, .block = {l->block.x, l->block.y, l->block.z},
+	                             .shared = l->shared};
+	return GPU_OK;
+}
+
+gpu_error gpu_driver_version(int *out)
+{
+	*out = 1000; /* as the vendors write 1.0 */
+	return GPU_OK;
+}

@@ -2,6 +2,7 @@
 #ifndef TANDEM_DEVICE_GPU_VENDOR_CUDA_H
 #define TANDEM_DEVICE_GPU_VENDOR_CUDA_H
 
+#include <cuda.h>
 #include <cuda_runtime.h>
 #include <string.h>
 
@@ -70,6 +71,51 @@ static inline gpu_error gpu_props_get(struct gpu_props *out, int device)
 	out->memory_bytes = p.totalGlobalMem;
 	return GPU_OK;
 }
+
+/* ---- what a recorded graph launches: by the driver, since the runtime knows only kernels that were linked into this program, not those of libraries.
+ * Nodes come in no promised order; edges (from[i] comes before to[i]) give it. Arrays may be NULL: then *count alone is set. */
+typedef cudaGraphNode_t gpu_graph_node;
+typedef CUgraphEdgeData gpu_graph_edge_kind;
+#define gpu_graph_nodes cudaGraphGetNodes
+
+static inline gpu_error gpu_driver_function(const char *name, unsigned version, void *out)
+{
+	enum cudaDriverEntryPointQueryResult result;
+	gpu_error code = cudaGetDriverEntryPointByVersion(name, (void **)out, version, cudaEnableDefault, &result);
+	return code != GPU_OK ? code : *(void **)out ? GPU_OK : cudaErrorNotSupported;
+}
+
+static inline gpu_error gpu_graph_edges(gpu_graph graph, gpu_graph_node *from, gpu_graph_node *to, gpu_graph_edge_kind *kinds, size_t *count)
+{
+	CUresult (*edges)(CUgraph, CUgraphNode *, CUgraphNode *, CUgraphEdgeData *, size_t *);
+	gpu_error code = gpu_driver_function("cuGraphGetEdges", 12030, &edges);
+	return code != GPU_OK ? code : edges(graph, from, to, kinds, count) == CUDA_SUCCESS ? GPU_OK : cudaErrorInvalidValue;
+}
+
+static inline gpu_error gpu_graph_node_launch(gpu_graph_node node, struct gpu_launched *out)
+{
+	CUresult (*parameters)(CUgraphNode, CUDA_KERNEL_NODE_PARAMS *), (*function_name)(const char **, CUfunction), (*kernel_name)(const char **, CUkernel);
+	CUDA_KERNEL_NODE_PARAMS p;
+	enum cudaGraphNodeType type;
+	gpu_error code = cudaGraphNodeGetType(node, &type);
+	memset(out, 0, sizeof *out);
+	if (code != GPU_OK || type != cudaGraphNodeTypeKernel) return code;
+	if ((code = gpu_driver_function("cuGraphKernelNodeGetParams", 12000, &parameters)) != GPU_OK) return code;
+	if ((code = gpu_driver_function("cuFuncGetName", 12030, &function_name)) != GPU_OK) return code;
+	if ((code = gpu_driver_function("cuKernelGetName", 12030, &kernel_name)) != GPU_OK) return code;
+	if (parameters(node, &p) != CUDA_SUCCESS) return cudaErrorInvalidValue;
+	if ((p.func ? function_name(&out->name, p.func) : kernel_name(&out->name, p.kern)) != CUDA_SUCCESS) return cudaErrorInvalidDeviceFunction;
+	out->kernel = true;
+	out->grid[0] = p.gridDimX, out->grid[1] = p.gridDimY, out->grid[2] = p.gridDimZ;
+	out->block[0] = p.blockDimX, out->block[1] = p.blockDimY, out->block[2] = p.blockDimZ;
+	out->shared = p.sharedMemBytes;
+	return GPU_OK;
+}
+
+/* The driver's and the runtime's version, 13000 for 13.0, and where the driver's own number is told. */
+#define gpu_driver_version cudaDriverGetVersion
+#define gpu_runtime_version cudaRuntimeGetVersion
+#define GPU_DRIVER_FILE "/sys/module/nvidia/version"
 
 /* ---- device */
 #ifdef __CUDACC__

@@ -75,6 +75,15 @@ gpu_error gpu_graph_instantiate(gpu_graph_exec *out, gpu_graph graph);
 gpu_error gpu_graph_destroy(gpu_graph graph);
 gpu_error gpu_graph_exec_destroy(gpu_graph_exec exec);
 gpu_error gpu_graph_launch(gpu_graph_exec exec, gpu_stream stream);
+/* What a recorded graph launches, as in cuda.h. Nodes come in order of recording and have no edges. */
+typedef const struct emu_op *gpu_graph_node;
+typedef char gpu_graph_edge_kind;
+gpu_error gpu_graph_nodes(gpu_graph graph, gpu_graph_node *nodes, size_t *count);
+gpu_error gpu_graph_edges(gpu_graph graph, gpu_graph_node *from, gpu_graph_node *to, gpu_graph_edge_kind *kinds, size_t *count);
+gpu_error gpu_graph_node_launch(gpu_graph_node node, struct gpu_launched *out);
+gpu_error gpu_driver_version(int *out); /* of the emulator: what results may depend on */
+#define gpu_runtime_version gpu_driver_version
+#define GPU_DRIVER_FILE "" /* there is none */
 gpu_error gpu_peer_can(int *out, int device, int peer);
 gpu_error gpu_peer_enable(int peer);
 /* As in cuda.h. A device of 64 lanes has 8, so that both kinds of packets are tried. */

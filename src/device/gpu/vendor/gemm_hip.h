@@ -5,6 +5,7 @@
 
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 #define GEMM_LIBRARY_NAMES "libhipblaslt.so.1", "libhipblaslt.so.0"
 #define GEMM_SYMBOL(name) "hipblasLt" name
@@ -48,5 +49,50 @@ typedef struct {
 #define GEMM_PREFERENCE_WORKSPACE 1
 #define GEMM_PREFERENCE_LIST(X)
 #define GEMM_ALIGNMENT_LIST(X)
+
+/* What tells one algorithm from another: hipBLASLt numbers them, and the number lies in front. */
+#define GEMM_VARIANT "hipblasLt"
+#define GEMM_ALGO_LIST(X) X(0, int32_t, "index")
+#define GEMM_ALGO_SPLIT (-1) /* no attribute that cuts K */
+#define GEMM_SPLIT_REDUCTION 0
+#define GEMM_ALGO_FUNCTION_LIST(X)
+struct gemm_algo_functions {
+	char none;
+};
+
+static inline gemm_status gemm_algo_make(const struct gemm_algo_functions *f, gemm_handle handle, gemm_type in, gemm_type out, const int64_t *values,
+                                         gemm_vendor_algo *algo)
+{
+	const int32_t index = (int32_t)values[0];
+	(void)f, (void)handle, (void)in, (void)out;
+	memset(algo, 0, sizeof *algo);
+	memcpy(algo->data, &index, sizeof index);
+	algo->max_workspace_bytes = (size_t)32 << 20;
+	return GEMM_SUCCESS;
+}
+static inline void gemm_algo_values(const struct gemm_algo_functions *f, const gemm_vendor_algo *algo, int64_t *values)
+{
+	int32_t index;
+	(void)f;
+	memcpy(&index, algo->data, sizeof index);
+	values[0] = index;
+}
+/* The library has no such question in C: the product itself says. */
+static inline gemm_status gemm_algo_legal(const struct gemm_algo_functions *f, gemm_handle handle, gemm_operation operation, gemm_layout w, gemm_layout x,
+                                          gemm_layout y, const gemm_vendor_algo *algo, size_t *workspace)
+{
+	(void)f, (void)handle, (void)operation, (void)w, (void)x, (void)y, (void)algo;
+	*workspace = 0;
+	return GEMM_SUCCESS;
+}
+
+/* 0: it does not say. `function`: GEMM_SYMBOL("GetVersion"). */
+static inline long gemm_version(void *function, gemm_handle handle)
+{
+	gemm_status (*get)(gemm_handle, int *);
+	int version = 0;
+	*(void **)&get = function;
+	return get(handle, &version) == GEMM_SUCCESS ? version : 0;
+}
 
 #endif

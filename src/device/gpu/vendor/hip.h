@@ -76,6 +76,40 @@ static inline gpu_error gpu_props_get(struct gpu_props *out, int device)
 	return GPU_OK;
 }
 
+/* ---- what a recorded graph launches: as in cuda.h. */
+typedef hipGraphNode_t gpu_graph_node;
+typedef char gpu_graph_edge_kind;
+#define gpu_graph_nodes hipGraphGetNodes
+
+static inline gpu_error gpu_graph_edges(gpu_graph graph, gpu_graph_node *from, gpu_graph_node *to, gpu_graph_edge_kind *kinds, size_t *count)
+{
+	(void)kinds;
+	return hipGraphGetEdges(graph, from, to, count);
+}
+
+/* `func` of a kernel of this program is its host function; of a library's, most likely a hipFunction_t: the first is asked first. */
+static inline gpu_error gpu_graph_node_launch(gpu_graph_node node, struct gpu_launched *out)
+{
+	hipKernelNodeParams p;
+	hipGraphNodeType type;
+	gpu_error code = hipGraphNodeGetType(node, &type);
+	memset(out, 0, sizeof *out);
+	if (code != GPU_OK || type != hipGraphNodeTypeKernel) return code;
+	if ((code = hipGraphKernelNodeGetParams(node, &p)) != GPU_OK) return code;
+	out->name = hipKernelNameRefByPtr(p.func, NULL);
+	if (!out->name) out->name = hipKernelNameRef((hipFunction_t)p.func);
+	if (!out->name) return hipErrorInvalidDeviceFunction;
+	out->kernel = true;
+	out->grid[0] = p.gridDim.x, out->grid[1] = p.gridDim.y, out->grid[2] = p.gridDim.z;
+	out->block[0] = p.blockDim.x, out->block[1] = p.blockDim.y, out->block[2] = p.blockDim.z;
+	out->shared = p.sharedMemBytes;
+	return GPU_OK;
+}
+
+#define gpu_driver_version hipDriverGetVersion
+#define gpu_runtime_version hipRuntimeGetVersion
+#define GPU_DRIVER_FILE "/sys/module/amdgpu/version"
+
 /* ---- device */
 #ifdef __HIPCC__
 #if defined(__AMDGCN_WAVEFRONT_SIZE)

@@ -1,0 +1,55 @@
+#include "apps/prescreen_files.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "prescreen/choose.h"
+#include "prescreen/report.h"
+
+/* To a file beside it first, which then takes its place. */
+static enum status write_file(const char *folder, const char *name, const struct buf *text, struct error *err)
+{
+	struct buf path = {0}, beside = {0};
+	enum status st;
+	TRY_GOTO(buf_printf(&path, err, "%s/%s", folder, name), end);
+	TRY_GOTO(buf_printf(&beside, err, "%s.part", path.data), end);
+	FILE *file = fopen(beside.data, "w");
+	bool written = file && fwrite(text->data, 1, text->size, file) == text->size;
+	if (file && fclose(file) != 0) written = false;
+	if (!written || rename(beside.data, path.data) != 0) {
+		st = FAIL(err, IO, "%.300s: cannot be written: %s; give another folder with --out", path.data, strerror(errno));
+		(void)unlink(beside.data);
+	}
+end:
+	buf_fini(&path);
+	buf_fini(&beside);
+	return st;
+}
+
+enum status prescreen_files_write(const struct results *results, const char *folder, bool any_order, struct whitelist *whitelist, struct error *err)
+{
+	struct buf text = {0};
+	enum status st;
+	TRY(choose_whitelist(whitelist, results, any_order || strcmp(results->device, "cpu") != 0, err));
+	TRY_GOTO(whitelist_format(whitelist, &text, err), end);
+	TRY_GOTO(write_file(folder, PRESCREEN_WHITELIST, &text, err), end);
+	buf_clear(&text);
+	TRY_GOTO(report_markdown(results, &text, err), end);
+	TRY_GOTO(write_file(folder, PRESCREEN_MARKDOWN, &text, err), end);
+	buf_clear(&text);
+	TRY_GOTO(report_html(results, &text, err), end);
+	TRY_GOTO(write_file(folder, PRESCREEN_PAGE, &text, err), end);
+end:
+	if (st != STATUS_OK) whitelist_fini(whitelist);
+	buf_fini(&text);
+	return st;
+}
+
+enum status prescreen_files_say(const struct results *results, const char *folder, const struct whitelist *whitelist, struct buf *out, struct error *err)
+{
+	TRY(buf_printf(out, err, "%s: %s has %d entr%s for %d problems (hash %.12s); %s, %s\n", folder, PRESCREEN_WHITELIST, whitelist->entries,
+	               whitelist->entries == 1 ? "y" : "ies", results->problems, whitelist->hash, PRESCREEN_MARKDOWN, PRESCREEN_PAGE));
+	return results->complete ? STATUS_OK : buf_puts(out, "the results are not complete: what was not measured stays with the default\n", err);
+}

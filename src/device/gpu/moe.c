@@ -1,0 +1,232 @@
+/* moe.c: the experts on a GPU: what is legal, where intermediate results lie, and which kernels compute them (moe.h).
+ *
+ * Choice: the invariant order where it is asked for (moe_tile.cu); few rows (moe_decode.cu); tensor cores (moe_grouped_cuda.cu); moe_tile.cu. But for few rows the
+ * shared expert is three ordinary linears beside the others.
+ */
+#include <string.h>
+
+#include "device/device.h"
+#include "device/gpu/device.h"
+#include "device/gpu/linear.h"
+#include "device/gpu/moe.h"
+#include "device/gpu/moe_grouped.h"
+
+/* ---- memory */
+
+struct moe_memory {
+	float *logits;
+	void *shared_rows; /* [rows][2 shared_inner] */
+	struct moe_problem p;
+	size_t bytes;
+};
+
+static void *carve(char *base, size_t *at, size_t count, size_t unit)
+{
+	void *part = base ? base + *at : NULL;
+	*at += (count * unit + 255) / 256 * 256;
+	return part;
+}
+
+static struct moe_memory lay_out(void *base, const struct moe_shape *s)
+{
+	const size_t rows = (size_t)s->rows, pairs = rows * (size_t)s->top_k, unit = dtype_bytes(s->dtype), shared = s->shared_inner ? rows : 0;
+	size_t at = 0;
+	struct moe_memory m = {0};
+	m.logits = carve(base, &at, rows * ((size_t)s->experts + 1), sizeof *m.logits);
+	m.p.chosen = carve(base, &at, pairs, sizeof *m.p.chosen);
+	m.p.weight = carve(base, &at, rows * ((size_t)s->top_k + 1), sizeof *m.p.weight);
+	m.p.pair_of_slot = carve(base, &at, pairs, sizeof *m.p.pair_of_slot);
+	m.p.slot_of_pair = carve(base, &at, pairs, sizeof *m.p.slot_of_pair);
+	m.p.tile = carve(base, &at, (size_t)moe_most_tiles(s->rows, s->top_k, s->experts, MOE_LEAST_TILE), sizeof *m.p.tile);
+	m.p.tiles = carve(base, &at, 1, sizeof *m.p.tiles);
+	m.p.act = carve(base, &at, pairs * (size_t)s->inner, unit);
+	m.p.shared_act = carve(base, &at, shared * (size_t)s->shared_inner, unit);
+	m.p.part = carve(base, &at, pairs * (size_t)s->hidden, unit);
+	m.p.shared_part = carve(base, &at, shared * (size_t)s->hidden, unit);
+	m.shared_rows = carve(base, &at, 2 * shared * (size_t)s->shared_inner, unit);
+	m.bytes = at;
+	return m;
+}
+
+size_t gpu_moe_scratch_bytes(const struct device *device, const struct moe_shape *shape)
+{
+	(void)device;
+	return lay_out(NULL, shape).bytes;
+}
+
+/* ---- checks */
+
+static enum status check_weight(const struct linear_weight *w, enum dtype type, int n, int k, const char *what, struct error *err)
+{
+	if (w->dtype != type || !dtype_is_plain(type))
+		return FAIL(err, UNSUPPORTED, "moe %s: weights of type %s and activations of type %s; this back end multiplies equal plain types", what, dtype_name(w->dtype),
+		            dtype_name(type));
+	if (w->n == n && w->k == k && n >= 1 && k >= 1 && w->data) return STATUS_OK;
+	return FAIL(err, BAD_INPUT, "moe %s: weight is [%d,%d], expected [%d,%d]", what, w->n, w->k, n, k);
+}
+
+static enum status check_sum(const struct moe_args *a, struct error *err)
+{
+	const struct sum_split *s = a->split;
+	const struct moe_weights *w = a->weights;
+	if (a->accumulate && a->y.dtype != DTYPE_F32) return FAIL(err, UNSUPPORTED, "moe: adding to y of type %s; F32 is wanted", dtype_name(a->y.dtype));
+	if (a->y.dtype != a->x.dtype && a->y.dtype != DTYPE_F32)
+		return FAIL(err, UNSUPPORTED, "moe: from %s to %s; %s or F32 is wanted", dtype_name(a->x.dtype), dtype_name(a->y.dtype), dtype_name(a->x.dtype));
+	if (a->accumulate) TRY(tensor_expect(&a->y, TENSOR_REPLICATED, "moe y that is added to", err));
+	if (!s) return a->accumulate ? STATUS_OK : FAIL(err, UNSUPPORTED, "moe: y without a split is added to, or it is partial");
+	if (s->leaves < 1 || s->first < 0 || s->first + s->leaves > s->tree_leaves || s->tree_leaves > SUMTREE_MAX_LEAVES || s->spans < 1 ||
+	    s->spans > SUMTREE_MAX_SPANS || s->spans != a->y.slots || (a->accumulate && s->spans != 1) || w->down.k % s->leaves ||
+	    (w->shared_down.n && w->shared_down.k % s->leaves))
+		return FAIL(err, BAD_INPUT, "moe: %d and %d inputs in %d leaves (%d.. of %d), %d spans for %d slots; equal leaves and a slot a span are wanted", w->down.k,
+		            w->shared_down.k, s->leaves, s->first, s->tree_leaves, s->spans, a->y.slots);
+	for (int i = 0; i < s->spans; i++)
+		if (s->span[i].lo < s->first || s->span[i].hi <= s->span[i].lo || s->span[i].hi > s->first + s->leaves)
+			return FAIL(err, BAD_INPUT, "moe: span [%d,%d) outside the rank's leaves [%d,%d)", s->span[i].lo, s->span[i].hi, s->first, s->first + s->leaves);
+	return a->accumulate ? STATUS_OK : tensor_expect(&a->y, TENSOR_PARTIAL, "moe y with a split", err);
+}
+
+static enum status check_args(const struct moe_args *a, struct error *err)
+{
+	const struct moe_weights *w = a->weights;
+	const bool shared = w->shared_down.n > 0;
+	const int hidden = a->x.cols;
+	TRY(tensor_expect(&a->x, TENSOR_REPLICATED, "moe x", err));
+	if (a->x.rows < 0 || a->x.row_stride < hidden || a->y.rows != a->x.rows || a->y.cols != hidden || a->y.row_stride < hidden)
+		return FAIL(err, BAD_INPUT, "moe: from x [%d,%d] to y [%d,%d]; equal ones are wanted", a->x.rows, hidden, a->y.rows, a->y.cols);
+	if (w->experts < 1 || w->experts > MOE_MAX_EXPERTS || a->top_k < 1 || a->top_k > w->experts || a->top_k > MOE_MAX_TOP_K)
+		return FAIL(err, UNSUPPORTED, "moe: %d of %d experts; 1 to %d of at most %d are implemented", a->top_k, w->experts, MOE_MAX_TOP_K, MOE_MAX_EXPERTS);
+	if (a->x.rows > 65535) return FAIL(err, UNSUPPORTED, "moe: %d rows; at most 65535", a->x.rows);
+	TRY(check_sum(a, err));
+	TRY(check_weight(&w->router, a->x.dtype, w->experts + shared, hidden, "router", err));
+	TRY(check_weight(&w->gate_up, a->x.dtype, 2 * w->down.k, hidden, "gate and up", err));
+	TRY(check_weight(&w->down, a->x.dtype, hidden, w->down.k, "down", err));
+	if (!shared) return STATUS_OK;
+	TRY(check_weight(&w->shared_gate_up, a->x.dtype, 2 * w->shared_down.k, hidden, "shared gate and up", err));
+	return check_weight(&w->shared_down, a->x.dtype, hidden, w->shared_down.k, "shared down", err);
+}
+
+/* ---- the op */
+
+static void fill(struct moe_problem *p, const struct moe_args *a, const float *logits)
+{
+	const struct moe_weights *w = a->weights;
+	const size_t unit = dtype_bytes(a->x.dtype);
+	p->type = a->x.dtype;
+	p->rows = a->x.rows, p->hidden = a->x.cols, p->experts = w->experts, p->top_k = a->top_k;
+	p->shared = w->shared_down.n > 0;
+	p->norm_topk = a->norm_topk;
+	p->x = a->x.data, p->x_stride = a->x.row_stride;
+	p->logits = logits;
+	p->gate_up = w->gate_up.data, p->down = w->down.data, p->shared_gate_up = w->shared_gate_up.data, p->shared_down = w->shared_down.data;
+	p->gate_up_step = (int64_t)(w->gate_up_bytes / unit), p->down_step = (int64_t)(w->down_bytes / unit);
+	p->inner = w->down.k, p->shared_inner = p->shared ? w->shared_down.k : 0;
+	p->y = a->y.data, p->y_type = a->y.dtype, p->y_stride = a->y.row_stride, p->accumulate = a->accumulate;
+}
+
+static int spans_of(const struct moe_args *a)
+{
+	return a->split ? a->split->spans : 1;
+}
+
+/* Span i, and y for it. */
+static struct moe_span span_of(const struct moe_args *a, struct moe_problem *p, int i)
+{
+	if (!a->split) return (struct moe_span){0, p->inner, 0, p->shared_inner};
+	const struct sum_split *s = a->split;
+	const int lo = s->span[i].lo - s->first, leaves = s->span[i].hi - s->span[i].lo, leaf = p->inner / s->leaves, shared_leaf = p->shared_inner / s->leaves;
+	p->y = (char *)a->y.data + (size_t)i * (size_t)a->y.slot_stride * dtype_bytes(a->y.dtype);
+	return (struct moe_span){lo * leaf, leaves * leaf, lo * shared_leaf, leaves * shared_leaf};
+}
+
+/* Whether every span's columns are whole pieces of 16 bytes. */
+static bool spans_are_pieces(const struct moe_args *a, struct moe_problem p)
+{
+	const int piece = 16 / (int)dtype_bytes(p.type);
+	for (int i = 0; i < spans_of(a); i++) {
+		const struct moe_span s = span_of(a, &p, i);
+		if ((s.k0 | s.k | s.shared_k0 | s.shared_k) % piece) return false;
+	}
+	return true;
+}
+
+static enum status run_few(const struct gpu_context *context, const struct moe_args *a, struct moe_problem *p, struct error *err)
+{
+	TRY(moe_decode_up(context, p, err));
+	for (int i = 0; i < spans_of(a); i++) {
+		const struct moe_span span = span_of(a, p, i);
+		TRY(moe_decode_down(context, p, &span, err));
+	}
+	return STATUS_OK;
+}
+
+static enum status shared_up(struct stream *stream, const struct moe_args *a, const struct moe_memory *m, struct error *err)
+{
+	const struct moe_problem *p = &m->p;
+	const struct tensor rows = tensor_view(m->shared_rows, p->type, TENSOR_SHARDED, p->rows, 2 * p->shared_inner);
+	if (!p->shared) return STATUS_OK;
+	TRY(gpu_linear(stream, &(struct linear_args){.x = a->x, .weight = &a->weights->shared_gate_up, .y = rows}, err));
+	return gpu_swiglu(stream, &(struct swiglu_args){.x = rows, .out = tensor_view(p->shared_act, p->type, TENSOR_SHARDED, p->rows, p->shared_inner)}, err);
+}
+
+static enum status shared_down(const struct gpu_context *context, const struct moe_problem *p, const struct moe_span *s, struct error *err)
+{
+	const size_t begin = (size_t)s->shared_k0 * dtype_bytes(p->type);
+	const struct gemm_problem down = {.x = (const char *)p->shared_act + begin, .w = (const char *)p->shared_down + begin, .y = p->shared_part, .type = p->type,
+	                                  .y_type = p->type, .m = p->rows, .n = p->hidden, .k = s->shared_k, .x_stride = p->shared_inner, .w_stride = p->shared_inner,
+	                                  .y_stride = p->hidden};
+	return p->shared ? gemm_run(context, &down, NULL, err) : STATUS_OK;
+}
+
+/* Tiles of about as many rows as an expert has. */
+static int tile_rows_for(const struct moe_problem *p, bool grouped)
+{
+	const int mean = p->rows * p->top_k / p->experts;
+	if (!grouped) return mean <= 16 ? 16 : 64;
+	return mean <= 12 ? 16 : mean <= 24 ? 32 : mean <= 64 ? 64 : 128;
+}
+
+static enum status run_tiles(struct stream *stream, const struct moe_args *a, struct moe_memory *m, struct error *err)
+{
+	const struct gpu_context *context = gpu_context(stream);
+	struct moe_problem *p = &m->p;
+	const bool grouped = !context->invariant && moe_grouped_can(context, p) && spans_are_pieces(a, *p);
+	const int tile_rows = tile_rows_for(p, grouped);
+	TRY(moe_route_launch(context, p, err));
+	TRY(moe_sort_launch(context, p, tile_rows, err));
+	TRY(shared_up(stream, a, m, err));
+	TRY(grouped ? moe_grouped_up(context, p, tile_rows, err) : moe_tile_up(context, p, tile_rows, err));
+	for (int i = 0; i < spans_of(a); i++) {
+		const struct moe_span span = span_of(a, p, i);
+		if (context->invariant) {
+			struct moe_leaves tree = {.leaves = 1};
+			if (a->split) {
+				tree.leaves = a->split->span[i].hi - a->split->span[i].lo;
+				sumtree_leaf_program(a->split->tree_leaves, a->split->span[i], tree.merges);
+			}
+			TRY(moe_tree_down(context, p, &span, &tree, err));
+			continue;
+		}
+		TRY(grouped ? moe_grouped_down(context, p, tile_rows, &span, err) : moe_tile_down(context, p, tile_rows, &span, err));
+		TRY(shared_down(context, p, &span, err));
+		TRY(moe_combine(context, p, err));
+	}
+	return STATUS_OK;
+}
+
+enum status gpu_moe(struct stream *stream, const struct moe_args *args, struct error *err)
+{
+	const struct gpu_context *context = gpu_context(stream);
+	const struct moe_weights *w = args->weights;
+	TRY(check_args(args, err));
+	if (args->x.rows == 0) return STATUS_OK;
+	if (context->invariant && args->y.dtype != DTYPE_F32)
+		return FAIL(err, UNSUPPORTED, "moe: y of type %s in the invariant order; F32 is wanted", dtype_name(args->y.dtype));
+	const struct moe_shape shape = {.rows = args->x.rows, .dtype = args->x.dtype, .hidden = args->x.cols, .experts = w->experts, .top_k = args->top_k, .inner = w->down.k,
+	                                .shared_inner = w->shared_down.n ? w->shared_down.k : 0, .leaves = 1};
+	struct moe_memory m = lay_out(args->scratch, &shape);
+	fill(&m.p, args, m.logits);
+	TRY(gpu_linear(stream, &(struct linear_args){.x = args->x, .weight = &w->router,
+	                                             .y = tensor_view(m.logits, DTYPE_F32, TENSOR_REPLICATED, shape.rows, w->router.n)}, err));
+	if (!context->invariant && moe_decode_can(context, &m.p) && spans_are_pieces(args, m.p)) return run_few(context, args, &m.p, err);
+	return run_tiles(stream, args, &m, err);
+}

@@ -1,0 +1,84 @@
+/* moe_device.h: routing of one row by a block of threads, for the kernels of moe_route.cu and moe_decode.cu. */
+#ifndef TANDEM_DEVICE_GPU_MOE_DEVICE_H
+#define TANDEM_DEVICE_GPU_MOE_DEVICE_H
+
+#include "device/gpu/gpu.h"
+#include "device/gpu/moe.h"
+
+#define ROUTE_THREADS 256
+
+/* In shared memory. */
+struct moe_route {
+	float p[MOE_MAX_EXPERTS]; /* probabilities; of NaN: 0 */
+	float scratch[32];
+	int32_t by_rank[MOE_MAX_TOP_K];
+	float p_by_rank[MOE_MAX_TOP_K];
+	int32_t chosen[MOE_MAX_TOP_K]; /* ascending */
+	float weight[MOE_MAX_TOP_K + 1];
+};
+
+GPU_DEVICE float block_max(float v, float *scratch)
+{
+	const int wave = (int)threadIdx.x / GPU_WARP;
+	v = gpu_warp_max(v);
+	gpu_sync();
+	if (threadIdx.x % GPU_WARP == 0) scratch[wave] = v;
+	gpu_sync();
+	float max = scratch[0];
+	for (int w = 1; w < ROUTE_THREADS / GPU_WARP; w++) max = fmaxf(max, scratch[w]);
+	return max;
+}
+
+/* Softmax over all experts; an expert is chosen if fewer than top_k are likelier, or as likely and before it. All ROUTE_THREADS threads; the result is
+ * there when it returns. */
+GPU_DEVICE void route_row(const moe_problem &p, int row, moe_route *r)
+{
+	const float *logits = p.logits + (int64_t)row * (p.experts + p.shared);
+	float v[MOE_MAX_EXPERTS / ROUTE_THREADS], max = -INFINITY, sum = 0;
+	GPU_UNROLL for (int i = 0; i < MOE_MAX_EXPERTS / ROUTE_THREADS; i++) {
+		const int e = (int)threadIdx.x + i * ROUTE_THREADS;
+		v[i] = e < p.experts ? logits[e] : -INFINITY;
+		max = fmaxf(max, v[i]);
+	}
+	max = block_max(max, r->scratch);
+	GPU_UNROLL for (int i = 0; i < MOE_MAX_EXPERTS / ROUTE_THREADS; i++) {
+		v[i] = (int)threadIdx.x + i * ROUTE_THREADS < p.experts ? expf(v[i] - max) : 0;
+		sum += v[i];
+	}
+	sum = gpu_block_sum(sum, r->scratch);
+	GPU_UNROLL for (int i = 0; i < MOE_MAX_EXPERTS / ROUTE_THREADS; i++) {
+		const int e = (int)threadIdx.x + i * ROUTE_THREADS;
+		v[i] = v[i] / sum;
+		if (e < p.experts) r->p[e] = v[i] == v[i] ? v[i] : 0;
+	}
+	gpu_sync();
+	GPU_UNROLL for (int i = 0; i < MOE_MAX_EXPERTS / ROUTE_THREADS; i++) {
+		const int e = (int)threadIdx.x + i * ROUTE_THREADS;
+		if (e >= p.experts) break;
+		const float mine = r->p[e];
+		int rank = 0;
+		for (int other = 0; other < p.experts; other++) rank += r->p[other] > mine || (r->p[other] == mine && other < e);
+		if (rank < p.top_k) r->by_rank[rank] = e, r->p_by_rank[rank] = v[i];
+	}
+	gpu_sync();
+	if ((int)threadIdx.x < p.top_k) {
+		const int e = r->by_rank[threadIdx.x];
+		int at = 0;
+		float total = 0;
+		for (int i = 0; i < p.top_k; i++) total += r->p_by_rank[i], at += r->by_rank[i] < e;
+		r->chosen[at] = e;
+		r->weight[at] = p.norm_topk ? r->p_by_rank[threadIdx.x] / total : r->p_by_rank[threadIdx.x];
+	}
+	if (threadIdx.x == 0) r->weight[p.top_k] = p.shared ? 1.0f / (1.0f + expf(-logits[p.experts])) : 0;
+	gpu_sync();
+}
+
+/* To memory, by the first threads. */
+GPU_DEVICE void put_route(const moe_problem &p, int row, const moe_route *r)
+{
+	const int t = (int)threadIdx.x;
+	if (t < p.top_k) p.chosen[row * p.top_k + t] = r->chosen[t];
+	if (t <= p.top_k) p.weight[row * (p.top_k + 1) + t] = r->weight[t];
+}
+
+#endif

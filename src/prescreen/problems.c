@@ -1,0 +1,154 @@
+#include "prescreen/problems.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static bool is_fused_qkv(const struct model_config *config, const struct shapes *shapes, const struct shape_family *family)
+{
+	const struct shape_attention *a = &shapes->attention;
+	return strcmp(family->family, "attn qkv") == 0 && a->layers && config->rotary_dim > 0 && family->n == (int64_t)(a->q_heads + 2 * a->kv_heads) * a->head_dim;
+}
+
+enum linear_use problem_use(const struct device_ops *ops, const struct model_config *config, const struct shapes *shapes, const struct shape_family *family)
+{
+	bool plain = dtype_is_plain(shapes->dtype);
+	if (strcmp(family->kind, "row") == 0) return shapes->world_size == 1 && ops->accumulates ? LINEAR_USE_ACCUMULATE : LINEAR_USE_PARTIAL;
+	if (plain && ops->ops.attention_in && is_fused_qkv(config, shapes, family)) return LINEAR_USE_ATTENTION_IN;
+	if (plain && ops->ops.mlp_in && strcmp(family->family, "mlp gate_up") == 0) return LINEAR_USE_MLP_IN;
+	return LINEAR_USE_PLAIN;
+}
+
+void problem_split(struct sum_split *out, const struct model_config *config, int world_size)
+{
+	*out = (struct sum_split){.tree_leaves = shard_tree_leaves(config)};
+	out->leaves = out->tree_leaves / world_size;
+	out->spans = sumtree_spans(out->tree_leaves, 0, out->leaves, out->span);
+}
+
+/* Is `name` among the wanted: does one of the words stand in it? */
+static bool wanted(const char *families, const char *name)
+{
+	if (!families) return true;
+	for (const char *at = families; *at;) {
+		size_t n = strcspn(at, ",");
+		char word[RESULT_FAMILY_BYTES];
+		snprintf(word, sizeof word, "%.*s", (int)(n < sizeof word ? n : sizeof word - 1), at);
+		if (n && strstr(name, word)) return true;
+		at += n + (at[n] == ',');
+	}
+	return false;
+}
+
+struct maker {
+	struct results *out;
+	const struct model_config *config;
+	const struct device_ops *ops;
+	const struct problem_choice *choice;
+};
+
+/* The place joins the problem, which is made if it is new. */
+static enum status add(struct maker *m, const struct result_problem *problem, int world_size, const char *family, int count, struct error *err)
+{
+	struct result_problem *have = results_find(m->out, problem);
+	if (!have) {
+		have = results_add_problem(m->out, err);
+		if (!have) return STATUS_NO_MEMORY;
+		*have = *problem;
+	}
+	return result_add_place(have, world_size, family, count, err);
+}
+
+static const char *phase_of(int rows)
+{
+	return rows <= DECODE_MAX_ROWS ? "decode" : "prefill";
+}
+
+static enum status add_linear(struct maker *m, const struct shapes *shapes, const struct shape_family *f, int rows, struct error *err)
+{
+	bool prefill = rows > DECODE_MAX_ROWS;
+	if (!(prefill ? m->choice->prefill : m->choice->decode)) return STATUS_OK;
+	if (prefill && strcmp(f->kind, "vocab") == 0) return STATUS_OK; /* a prompt wants the logits of its last row */
+	if (f->n > INT32_MAX || f->k > INT32_MAX) return FAIL(err, UNSUPPORTED, "%s: [%lld x %lld] is too large to measure; leave it out by --families", f->family, (long long)f->n, (long long)f->k);
+	struct result_problem p = {.op = PROBLEM_LINEAR, .linear = {.use = problem_use(m->ops, m->config, shapes, f), .dtype = shapes->dtype, .n = (int)f->n, .k = (int)f->k, .m = rows}};
+	snprintf(p.phase, sizeof p.phase, "%s", phase_of(rows));
+	return add(m, &p, shapes->world_size, f->family, f->count, err);
+}
+
+static int block_tokens(const struct device_ops *ops)
+{
+	return ops->kv_block_tokens ? ops->kv_block_tokens : 32;
+}
+
+static enum status add_attention(struct maker *m, const struct shapes *shapes, int rows, int context, struct error *err)
+{
+	bool prefill = rows > DECODE_MAX_ROWS;
+	if (!(prefill ? m->choice->prefill : m->choice->decode)) return STATUS_OK;
+	const struct shape_attention *a = &shapes->attention;
+	enum dtype dtype = m->ops->activation ? m->ops->activation(shapes->dtype) : DTYPE_F32;
+	struct result_problem p = {.op = PROBLEM_ATTENTION,
+	                           .attention = {.dtype = dtype, .q_heads = a->q_heads, .kv_heads = a->kv_heads, .head_dim = a->head_dim, .rows = rows,
+	                                         .context = prefill ? rows : context, .block_tokens = block_tokens(m->ops), .prefill = prefill}};
+	snprintf(p.phase, sizeof p.phase, "%s", phase_of(rows));
+	return add(m, &p, shapes->world_size, "attention", a->layers, err);
+}
+
+static enum status add_rows(struct maker *m, const struct shapes *shapes, int rows, struct error *err)
+{
+	for (int f = 0; f < shapes->families; f++) {
+		const struct shape_family *family = &shapes->family[f];
+		if (strncmp(family->family, "moe expert", 10) == 0 || !wanted(m->choice->families, family->family)) continue;
+		TRY(add_linear(m, shapes, family, rows, err));
+	}
+	if (!shapes->attention.layers || !wanted(m->choice->families, "attention")) return STATUS_OK;
+	if (rows > DECODE_MAX_ROWS) return add_attention(m, shapes, rows, 0, err);
+	for (int i = 0; i < m->choice->context_count; i++) TRY(add_attention(m, shapes, rows, m->choice->contexts[i], err));
+	return STATUS_OK;
+}
+
+static void describe_degree(struct result_degree *out, const struct model_config *config, const struct plan_degree *d)
+{
+	*out = (struct result_degree){.world_size = d->world_size, .legal = d->legal};
+	if (!d->legal) {
+		snprintf(out->why_not, sizeof out->why_not, "%.150s", d->reasons ? d->reason[0] : "not possible for this model");
+		return;
+	}
+	out->q_heads = d->q_heads;
+	out->kv_heads = d->kv_heads;
+	out->kv_replicated = d->kv_replicated;
+	out->head_dim = config->head_dim;
+	out->gdn_k_heads = d->gdn_k_heads;
+	out->gdn_v_heads = d->gdn_v_heads;
+	out->gdn_k_dim = d->gdn_v_heads ? config->gdn.k_dim : 0;
+	out->gdn_v_dim = d->gdn_v_heads ? config->gdn.v_dim : 0;
+}
+
+static enum status add_degree(struct maker *m, int world_size, struct error *err)
+{
+	const struct problem_choice *c = m->choice;
+	enum dtype activation = m->ops->activation ? m->ops->activation(m->config->dtype) : DTYPE_F32;
+	const struct plan_options options = {.activation = activation, .kv = activation, .partial = activation};
+	struct plan_degree degree;
+	struct shapes shapes;
+	plan_degree(&degree, m->config, world_size, &options);
+	describe_degree(&m->out->degree[m->out->degrees++], m->config, &degree);
+	shapes_of(&shapes, m->config, &degree);
+	if (!shapes.legal) return STATUS_OK;
+	for (int i = 0; i < (c->rows ? c->row_count : SHAPES_CLASSES); i++) TRY(add_rows(m, &shapes, c->rows ? c->rows[i] : shapes_class[i].m, err));
+	return STATUS_OK;
+}
+
+enum status problems_make(struct results *out, const struct model_config *config, const struct device_ops *ops, const struct problem_choice *choice,
+                          struct error *err)
+{
+	struct maker m = {.out = out, .config = config, .ops = ops, .choice = choice};
+	bool legal = false;
+	if (!dtype_is_plain(config->dtype))
+		return FAIL(err, UNSUPPORTED, "prescreen: weights of type %s; there is one kernel for block types, so nothing to choose: take a model in BF16, F16 or F32", dtype_name(config->dtype));
+	if (choice->degree_count > RESULTS_MAX_DEGREES) return FAIL(err, USAGE, "--tp: %d world sizes, at most %d", choice->degree_count, RESULTS_MAX_DEGREES);
+	for (int i = 0; i < choice->degree_count; i++) TRY(add_degree(&m, choice->degrees[i], err));
+	for (int i = 0; i < out->degrees; i++) legal |= out->degree[i].legal;
+	if (out->problems) return STATUS_OK;
+	if (out->degrees && !legal) return FAIL(err, BAD_INPUT, "--tp %d: %s", out->degree[0].world_size, out->degree[0].why_not);
+	return FAIL(err, USAGE, "prescreen: nothing to measure%s%s; see tandem plan MODEL for the families, and --phase, --rows, --tp", choice->families ? ", no family fits --families " : "",
+	            choice->families ? choice->families : "");
+}

@@ -1,0 +1,42 @@
+/* problems.h: from a model's config to the list of questions: which linears and attentions one rank has to compute, at which degrees, with how many rows,
+ * asked by which op of the back end. Equal questions of several degrees or families are one problem with several places.
+ *
+ * Left out, since their rows follow the routing of tokens: the experts of an MoE layer. Biases are left out too: they change no kernel's choice.
+ */
+#ifndef TANDEM_PRESCREEN_PROBLEMS_H
+#define TANDEM_PRESCREEN_PROBLEMS_H
+
+#include "device/device.h"
+#include "model/config.h"
+#include "prescreen/results.h"
+#include "prescreen/shapes.h"
+
+struct problem_choice {
+	const int32_t *degrees;
+	int degree_count;
+	bool decode, prefill;      /* phases that are wanted */
+	const int32_t *rows;       /* NULL: the classes of shapes.h; a number up to DECODE_MAX_ROWS is decode, any other prefill */
+	int row_count;
+	const char *families;      /* parts of names, commas between: "mlp,attn o"; NULL: all */
+	const int32_t *contexts;   /* keys of a sequence for the attention of decode */
+	int context_count;
+};
+#define DECODE_MAX_ROWS 32
+
+/* Which op asks for a family's product at a degree on this back end. */
+enum linear_use problem_use(const struct device_ops *ops, const struct model_config *config, const struct shapes *shapes, const struct shape_family *family);
+
+/* Fills degrees and problems of `out` (zeroed before). USAGE: nothing is left to measure, or a word of `families` fits nothing; BAD_INPUT: no degree is legal. */
+enum status problems_make(struct results *out, const struct model_config *config, const struct device_ops *ops, const struct problem_choice *choice,
+                          struct error *err) NODISCARD;
+
+/* An attention problem as the back end knows it. */
+static inline struct attention_key problem_attention_key(const struct attention_problem *p)
+{
+	return (struct attention_key){.prefill = p->prefill, .dtype = p->dtype, .q_heads = p->q_heads, .kv_heads = p->kv_heads, .head_dim = p->head_dim, .m = p->rows};
+}
+
+/* How the rank at `world_size` sums a row-parallel linear: its share of the model's tree, as the engine's collectives split it for rank 0. */
+void problem_split(struct sum_split *out, const struct model_config *config, int world_size);
+
+#endif

@@ -1,0 +1,159 @@
+#include "prescreen/results.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+
+
+const char *problem_op_name(enum problem_op op)
+{
+	static const char *const names[] = {
+#define X(code, name) name,
+		PROBLEM_OP_LIST(X)
+#undef X
+	};
+	return names[op];
+}
+
+const char *outcome_name(enum outcome outcome)
+{
+	static const char *const names[] = {
+#define X(code, name) name,
+		OUTCOME_LIST(X)
+#undef X
+	};
+	return names[outcome];
+}
+
+const char *reason_name(enum reason reason)
+{
+	static const char *const names[] = {
+#define X(code, name, text) name,
+		REASON_LIST(X)
+#undef X
+	};
+	return names[reason];
+}
+
+const char *reason_text(enum reason reason)
+{
+	static const char *const texts[] = {
+#define X(code, name, text) text,
+		REASON_LIST(X)
+#undef X
+	};
+	return texts[reason];
+}
+
+void result_candidate_fini(struct result_candidate *candidate)
+{
+	free(candidate->observed.item);
+	*candidate = (struct result_candidate){0};
+}
+
+static void problem_fini(struct result_problem *problem)
+{
+	for (int i = 0; i < problem->candidates; i++) result_candidate_fini(&problem->candidate[i]);
+	free(problem->candidate);
+	free(problem->place);
+}
+
+void results_fini(struct results *results)
+{
+	for (int i = 0; i < results->problems; i++) problem_fini(&results->problem[i]);
+	free(results->problem);
+	*results = (struct results){0};
+}
+
+struct result_problem *results_add_problem(struct results *results, struct error *err)
+{
+	if (mem_grow((void **)&results->problem, (size_t)results->problems + 1, sizeof *results->problem, "problems", err) != STATUS_OK) return NULL;
+	struct result_problem *added = &results->problem[results->problems++];
+	*added = (struct result_problem){0};
+	return added;
+}
+
+struct result_candidate *result_add_candidate(struct result_problem *problem, struct error *err)
+{
+	if (mem_grow((void **)&problem->candidate, (size_t)problem->candidates + 1, sizeof *problem->candidate, "candidates", err) != STATUS_OK) return NULL;
+	struct result_candidate *added = &problem->candidate[problem->candidates++];
+	*added = (struct result_candidate){0};
+	return added;
+}
+
+enum status result_add_place(struct result_problem *problem, int world_size, const char *family, int count, struct error *err)
+{
+	TRY(mem_grow((void **)&problem->place, (size_t)problem->places + 1, sizeof *problem->place, "places", err));
+	struct result_place *added = &problem->place[problem->places++];
+	*added = (struct result_place){.world_size = world_size, .count = count};
+	snprintf(added->family, sizeof added->family, "%s", family);
+	return STATUS_OK;
+}
+
+enum status result_set_launches(struct result_launches *out, const struct kernel_launch *item, int count, struct error *err)
+{
+	free(out->item);
+	*out = (struct result_launches){.known = true};
+	if (!count) return STATUS_OK;
+	out->item = mem_zalloc((size_t)count, sizeof *out->item, "launches", err);
+	if (!out->item) return STATUS_NO_MEMORY;
+	memcpy(out->item, item, (size_t)count * sizeof *item);
+	out->count = count;
+	return STATUS_OK;
+}
+
+bool linear_key_equal(const struct linear_key *a, const struct linear_key *b)
+{
+	return a->use == b->use && a->dtype == b->dtype && a->n == b->n && a->k == b->k && a->m == b->m;
+}
+
+bool variant_equal(const struct variant *a, const struct variant *b)
+{
+	return strcmp(a->kernel, b->kernel) == 0 && strcmp(a->mode, b->mode) == 0;
+}
+
+static bool attention_equal(const struct attention_problem *a, const struct attention_problem *b)
+{
+	return a->dtype == b->dtype && a->q_heads == b->q_heads && a->kv_heads == b->kv_heads && a->head_dim == b->head_dim && a->rows == b->rows &&
+	       a->context == b->context && a->block_tokens == b->block_tokens && a->prefill == b->prefill;
+}
+
+bool result_problem_equal(const struct result_problem *a, const struct result_problem *b)
+{
+	if (a->op != b->op || strcmp(a->phase, b->phase) != 0) return false;
+	return a->op == PROBLEM_LINEAR ? linear_key_equal(&a->linear, &b->linear) : attention_equal(&a->attention, &b->attention);
+}
+
+struct result_problem *results_find(const struct results *results, const struct result_problem *like)
+{
+	for (int i = 0; i < results->problems; i++)
+		if (result_problem_equal(&results->problem[i], like)) return &results->problem[i];
+	return NULL;
+}
+
+const char *result_problem_text(const struct result_problem *problem, char text[RESULTS_TEXT])
+{
+	const struct linear_key *l = &problem->linear;
+	const struct attention_problem *a = &problem->attention;
+	if (problem->op == PROBLEM_LINEAR)
+		snprintf(text, RESULTS_TEXT, "%s M=%d %s [%d x %d]", problem->phase, l->m, linear_use_name(l->use), l->n, l->k);
+	else
+		snprintf(text, RESULTS_TEXT, "%s attention %d+%d of %d, %d rows over %d keys", problem->phase, a->q_heads, a->kv_heads, a->head_dim, a->rows, a->context);
+	return text;
+}
+
+static bool launch_equal(const struct kernel_launch *a, const struct kernel_launch *b)
+{
+	return strcmp(a->name, b->name) == 0 && memcmp(a->grid, b->grid, sizeof a->grid) == 0 && memcmp(a->block, b->block, sizeof a->block) == 0 &&
+	       a->shared_bytes == b->shared_bytes;
+}
+
+bool result_launches_equal(const struct result_launches *a, const struct result_launches *b)
+{
+	if (a->known != b->known || a->count != b->count) return false;
+	for (int i = 0; i < a->count; i++)
+		if (!launch_equal(&a->item[i], &b->item[i])) return false;
+	return true;
+}

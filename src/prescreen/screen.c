@@ -1,0 +1,265 @@
+#include "prescreen/screen.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/mem.h"
+#include "prescreen/candidate.h"
+
+#define ROTATE_MOST ((int64_t)512 << 20)
+#define ROTATE_UNKNOWN ((int64_t)256 << 20) /* where the device does not say what its cache holds */
+#define BUDGET_CANDIDATES 12 /* that a problem is taken to have, to divide the rest of the budget */
+
+static double seconds_since(uint64_t start)
+{
+	return (double)(clock_ns() - start) / 1e9;
+}
+
+/* ---- device */
+
+static int largest(int a, int b)
+{
+	return a > b ? a : b;
+}
+
+static void widen_stream(struct stream_options *o, const struct result_problem *p, const struct model_config *config)
+{
+	if (p->op == PROBLEM_ATTENTION) {
+		const struct attention_problem *a = &p->attention;
+		o->max_rows = largest(o->max_rows, largest(a->rows, a->context < 512 ? a->context : 512)); /* the cache is filled 512 rows at a time */
+		o->max_q_heads = largest(o->max_q_heads, a->q_heads);
+		o->max_context = largest(o->max_context, a->context);
+		o->max_seqs = largest(o->max_seqs, a->prefill ? 1 : a->rows);
+		return;
+	}
+	o->max_rows = largest(o->max_rows, p->linear.m);
+	o->max_n = largest(o->max_n, p->linear.n);
+	o->max_k = largest(o->max_k, p->linear.k);
+	o->max_q_heads = largest(o->max_q_heads, config->q_heads);
+	o->max_context = largest(o->max_context, largest(p->linear.m, 256));
+	o->max_seqs = largest(o->max_seqs, 32);
+}
+
+static enum status open_device(struct screen *s, struct error *err)
+{
+	const struct screen_options *o = s->options;
+	struct stream_options stream = {.max_head_dim = o->config->head_dim};
+	for (int i = 0; i < s->results->problems; i++) widen_stream(&stream, &s->results->problem[i], o->config);
+	TRY(o->ops->open(&s->bench.device, o->device, err));
+	return s->bench.device->vt->stream_create(s->bench.device, &stream, &s->bench.stream, err);
+}
+
+static void close_device(struct screen *s)
+{
+	if (s->bench.stream) s->bench.ops->stream_destroy(s->bench.stream);
+	if (s->bench.device) s->bench.ops->close(s->bench.device);
+	s->bench.stream = NULL;
+	s->bench.device = NULL;
+}
+
+static void identify(struct screen *s)
+{
+	struct results *r = s->results;
+	const struct device *device = s->bench.device;
+	struct device_limits limits = {0};
+	if (s->bench.ops->limits) s->bench.ops->limits(device, &limits);
+	snprintf(r->device, sizeof r->device, "%s", s->bench.ops->name);
+	snprintf(r->flavour, sizeof r->flavour, "%s", s->bench.ops->flavour(device));
+	if (s->bench.ops->versions) s->bench.ops->versions(device, r->versions, sizeof r->versions);
+	r->threads = s->bench.ops->threads(device);
+	r->rotate_bytes = s->options->rotate_bytes;
+	if (r->rotate_bytes < 0) {
+		r->rotate_bytes = limits.cache_bytes ? 2 * (int64_t)limits.cache_bytes : ROTATE_UNKNOWN;
+		if (r->rotate_bytes > ROTATE_MOST) r->rotate_bytes = ROTATE_MOST;
+	}
+	s->bench.rotate_bytes = (size_t)r->rotate_bytes;
+	candidate_target(&s->target, device, &limits);
+}
+
+enum status screen_identify(struct results *results, const struct screen_options *options, struct error *err)
+{
+	struct screen s = {.results = results, .options = options, .bench = {.ops = options->ops}};
+	enum status st = options->ops->open(&s.bench.device, options->device, err);
+	if (st == STATUS_OK) identify(&s);
+	close_device(&s);
+	return st;
+}
+
+/* ---- one problem */
+
+static enum status report(struct screen *s, const struct result_problem *p, int candidate, struct error *err)
+{
+	const struct screen_options *o = s->options;
+	struct screen_progress progress = {.problems = s->results->problems, .candidates = p->candidates, .candidate = candidate, .problem = p,
+	                                   .seconds = seconds_since(s->started_ns), .measured = s->measured};
+	for (int i = 0; i < s->results->problems; i++) progress.done += s->results->problem[i].done;
+	if (o->progress) o->progress(o->context, &progress);
+	return candidate_stopped(s, err);
+}
+
+/* What the back end offers, the baseline first. */
+static enum status list_candidates(struct screen *s, struct result_problem *p, struct error *err)
+{
+	struct variant list[CANDIDATES_MAX] = {{.kernel = "default"}};
+	const struct device_ops *ops = s->bench.ops;
+	int count = 1;
+	if (p->op == PROBLEM_LINEAR && ops->linear_variants && ops->linear_prefer && ops->linear_ran) {
+		int listed = ops->linear_variants(s->bench.stream, &p->linear, list, CANDIDATES_MAX);
+		if (listed > 0) count = listed;
+	}
+	if (p->op == PROBLEM_ATTENTION && ops->attention_variants && ops->attention_prefer && ops->attention_ran) {
+		const struct attention_key key = problem_attention_key(&p->attention);
+		int listed = ops->attention_variants(s->bench.stream, &key, list, CANDIDATES_MAX);
+		if (listed > 0) count = listed;
+	}
+	for (int i = 0; i < p->candidates; i++) result_candidate_fini(&p->candidate[i]);
+	p->candidates = 0;
+	for (int i = 0; i < count; i++) {
+		struct result_candidate *c = result_add_candidate(p, err);
+		if (!c) return STATUS_NO_MEMORY;
+		c->requested = list[i];
+		c->outcome = i ? OUTCOME_OPEN : OUTCOME_BASELINE;
+	}
+	if (count == 1) snprintf(p->note, sizeof p->note, "this back end has one way only");
+	return STATUS_OK;
+}
+
+/* Seconds that a candidate's pairs may take. */
+static double share_of_budget(const struct screen *s)
+{
+	double most = s->options->quick ? CANDIDATE_QUICK_S : CANDIDATE_S;
+	if (s->options->budget_s <= 0) return most;
+	int left = 0;
+	for (int i = 0; i < s->results->problems; i++) left += !s->results->problem[i].done;
+	double share = (s->options->budget_s - seconds_since(s->started_ns)) / (left * BUDGET_CANDIDATES + 1);
+	return share < most ? share : most;
+}
+
+static enum status screen_problem(struct screen *s, struct trial_weights *weights, struct result_problem *p, struct error *err)
+{
+	struct trial trial = {0};
+	enum status st;
+	TRY(list_candidates(s, p, err));
+	TRY_GOTO(trial_open(&trial, &s->bench, weights, p, err), end);
+	for (int i = 0; i < p->candidates; i++) {
+		TRY_GOTO(report(s, p, i, err), end);
+		TRY_GOTO(candidate_run(s, &trial, p, i, share_of_budget(s), err), end);
+		if (i == 0 && p->note[0]) break; /* nothing to compare, or the baseline itself fails */
+	}
+	p->done = true;
+end:
+	candidate_forget(s);
+	trial_close(&trial);
+	return st;
+}
+
+static bool out_of_budget(const struct screen *s)
+{
+	return s->options->budget_s > 0 && seconds_since(s->started_ns) >= s->options->budget_s;
+}
+
+static enum status finish_problem(struct screen *s, struct error *err)
+{
+	const struct screen_options *o = s->options;
+	s->measured++;
+	s->results->seconds = s->seconds_before + seconds_since(s->started_ns);
+	return o->save ? o->save(o->context, s->results, err) : STATUS_OK;
+}
+
+/* All problems that share the weights of problem `first`. */
+static enum status screen_group(struct screen *s, int first, struct error *err)
+{
+	struct results *r = s->results;
+	const struct linear_key key = r->problem[first].linear;
+	struct trial_weights *weights = mem_zalloc(1, sizeof *weights, "prescreen: weights", err);
+	if (!weights) return STATUS_NO_MEMORY;
+	enum status st;
+	TRY_GOTO(trial_weights_open(weights, &s->bench, key.dtype, key.n, key.k, err), end);
+	for (int i = first; i < r->problems && !out_of_budget(s); i++) {
+		struct result_problem *p = &r->problem[i];
+		if (p->done || p->op != PROBLEM_LINEAR || p->linear.n != key.n || p->linear.k != key.k || p->linear.dtype != key.dtype) continue;
+		TRY_GOTO(screen_problem(s, weights, p, err), end);
+		TRY_GOTO(finish_problem(s, err), end);
+	}
+end:
+	trial_weights_close(weights);
+	free(weights);
+	return st;
+}
+
+static enum status screen_all(struct screen *s, struct error *err)
+{
+	struct results *r = s->results;
+	TRY(open_device(s, err));
+	identify(s);
+	for (int i = 0; i < r->problems && !out_of_budget(s); i++) {
+		struct result_problem *p = &r->problem[i];
+		if (p->done) continue;
+		if (p->op == PROBLEM_LINEAR) {
+			TRY(screen_group(s, i, err));
+			continue;
+		}
+		TRY(screen_problem(s, NULL, p, err));
+		TRY(finish_problem(s, err));
+	}
+	r->complete = true;
+	for (int i = 0; i < r->problems; i++) r->complete = r->complete && r->problem[i].done;
+	return STATUS_OK;
+}
+
+enum status screen_run(struct results *results, const struct screen_options *options, struct error *err)
+{
+	struct screen *s = mem_zalloc(1, sizeof *s, "prescreen", err);
+	if (!s) return STATUS_NO_MEMORY;
+	*s = (struct screen){.results = results, .options = options, .started_ns = clock_ns(), .seconds_before = results->seconds,
+	                     .bench = {.ops = options->ops, .config = options->config, .timeout_ms = options->timeout_ms}};
+	s->rule = (struct pair_rule){.keep = results->keep, .reject = results->reject, .least = options->quick ? 4 : 8, .most = options->quick ? 15 : PAIRS_MAX,
+	                             .width = options->quick ? 0.02 : 0.004};
+	s->repeats = options->quick ? 3 : 5;
+	enum status st = screen_all(s, err);
+	candidate_forget(s);
+	close_device(s);
+	results->seconds = s->seconds_before + seconds_since(s->started_ns);
+	if (st != STATUS_OK && options->save) {
+		struct error ignored = {0}; /* the first one is what is told */
+		(void)!options->save(options->context, results, &ignored);
+	}
+	free(s);
+	return st;
+}
+
+/* ---- going on */
+
+static enum status differs(const char *file, const char *what, const char *old, const char *new, struct error *err)
+{
+	return FAIL(err, BAD_INPUT, "%s: %s is %.60s, now it is %.60s; leave --resume out to measure anew", file, what, old[0] ? old : "nothing", new[0] ? new : "nothing");
+}
+
+enum status screen_resume(struct results *results, struct results *old, const char *file, struct error *err)
+{
+	char a[48], b[48];
+	if (strcmp(old->model, results->model)) return differs(file, "the model", old->model, results->model, err);
+	if (strcmp(old->device, results->device)) return differs(file, "the device", old->device, results->device, err);
+	if (strcmp(old->flavour, results->flavour)) return differs(file, "the device", old->flavour, results->flavour, err);
+	if (strcmp(old->versions, results->versions)) return differs(file, "the device's software", old->versions, results->versions, err);
+	snprintf(a, sizeof a, "%d threads, %lld bytes", old->threads, (long long)old->rotate_bytes);
+	snprintf(b, sizeof b, "%d threads, %lld bytes", results->threads, (long long)results->rotate_bytes);
+	if (strcmp(a, b)) return differs(file, "what is measured with", a, b, err);
+	snprintf(a, sizeof a, "%g and %g", old->keep, old->reject);
+	snprintf(b, sizeof b, "%g and %g", results->keep, results->reject);
+	if (strcmp(a, b)) return differs(file, "--keep and --reject", a, b, err);
+	results->seconds = old->seconds;
+	for (int i = 0; i < results->problems; i++) {
+		struct result_problem *p = &results->problem[i], *done = results_find(old, p);
+		if (!done || !done->done) continue;
+		p->candidate = done->candidate;
+		p->candidates = done->candidates;
+		p->done = true;
+		memcpy(p->note, done->note, sizeof p->note);
+		done->candidate = NULL; /* taken */
+		done->candidates = 0;
+	}
+	return STATUS_OK;
+}

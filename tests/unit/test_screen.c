@@ -1,0 +1,411 @@
+/* The prescreen's measuring: planted candidates that are each wrong in one way and must be rejected for that; what is stopped and gone on with; statistics of
+ * pairs; problems of a model; the file. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "base/rng.h"
+#include "prescreen/problems.h"
+#include "prescreen/screen.h"
+#include "prescreen/timing.h"
+#include "unit/files.h"
+#include "unit/planted_device.h"
+
+#define LLAMA "tests/golden/llama"
+#define QWEN "tests/data/plan/qwen3.5-27b"
+
+static struct model_config config;
+
+static void load(const char *path)
+{
+	struct error err = {0};
+	if (model_config_load(&config, path, NULL, &err) != STATUS_OK) fail_msg("%s", err.text);
+}
+
+static struct results one_problem(enum linear_use use, int n, int k, int m)
+{
+	struct error err = {0};
+	struct results r = {.keep = 1.05, .reject = 1.01, .dtype = DTYPE_F32};
+	struct result_problem *p = results_add_problem(&r, &err);
+	assert_non_null(p);
+	snprintf(p->phase, sizeof p->phase, "decode");
+	p->linear = (struct linear_key){use, DTYPE_F32, n, k, m};
+	assert_int_equal(result_add_place(p, 1, "mlp down", 2, &err), STATUS_OK);
+	return r;
+}
+
+static struct screen_options options_for(const struct device_ops *ops)
+{
+	static const struct device_options device = {.isa = "c"};
+	return (struct screen_options){.ops = ops, .device = &device, .config = &config, .quick = true, .timeout_ms = 10000};
+}
+
+static void run(struct results *r, struct planted_state state)
+{
+	struct error err = {0};
+	struct screen_options options = options_for(planted_ops(state));
+	if (screen_run(r, &options, &err) != STATUS_OK) fail_msg("%s", err.text);
+	assert_true(r->complete);
+}
+
+static const struct {
+	enum planted way;
+	enum outcome outcome;
+	enum reason reason;
+	const char *detail;
+} expected[] = {
+	{PLANTED_DEFAULT, OUTCOME_BASELINE, REASON_NONE, ""},
+	{PLANTED_FAST, OUTCOME_KEEP, REASON_NONE, ""},
+	{PLANTED_EVEN, OUTCOME_REJECT, REASON_SLOW, "< 1.01"},
+	{PLANTED_ABSENT, OUTCOME_REJECT, REASON_REFUSED, "no such kernel"},
+	{PLANTED_FALLS, OUTCOME_REJECT, REASON_NOT_TAKEN, "resolved to rows 4"},
+	{PLANTED_SAME, OUTCOME_REJECT, REASON_UNCHANGED, "default"},
+	{PLANTED_RECORD, OUTCOME_REJECT, REASON_REFUSED, "2048 threads"},
+	{PLANTED_LAUNCH, OUTCOME_REJECT, REASON_REFUSED, "invalid configuration"},
+	{PLANTED_PART, OUTCOME_REJECT, REASON_UNWRITTEN, "values were never written"},
+	{PLANTED_SPILL, OUTCOME_REJECT, REASON_OUTSIDE, "4 places outside"},
+	{PLANTED_RACY, OUTCOME_REJECT, REASON_UNREPEATABLE, "different bits"},
+	{PLANTED_WRONG, OUTCOME_REJECT, REASON_WRONG, "relative L2 0.02 >"},
+	{PLANTED_NAN, OUTCOME_REJECT, REASON_WRONG, "nan"},
+};
+
+static void expect_planted(const struct result_problem *p, bool eager)
+{
+	assert_int_equal(p->candidates, PLANTED_COUNT);
+	for (size_t i = 0; i < sizeof expected / sizeof *expected; i++) {
+		const struct result_candidate *c = &p->candidate[expected[i].way];
+		if (eager && expected[i].way == PLANTED_RECORD) continue; /* nothing is recorded */
+		enum reason reason = expected[i].reason;
+		/* Without a launch list the name of what ran is all that can tell. */
+		if (eager && expected[i].way == PLANTED_SAME) reason = REASON_NOT_TAKEN;
+		if (c->outcome != expected[i].outcome || c->reason != reason || !strstr(c->detail, expected[i].detail))
+			fail_msg("%s %s: %s, %s, \"%s\" (%.3f of %d pairs); expected %s, %s, \"%s\"", c->requested.kernel, c->requested.mode, outcome_name(c->outcome),
+			         reason_name(c->reason), c->detail, c->timing.speedup, c->timing.pairs, outcome_name(expected[i].outcome), reason_name(reason), expected[i].detail);
+		bool timed = expected[i].outcome != OUTCOME_REJECT || reason == REASON_SLOW;
+		assert_int_equal(c->timing.pairs > 0, timed); /* what is wrong is never timed */
+	}
+	assert_true(p->candidate[PLANTED_FAST].timing.speedup > 1.5);
+	assert_true(p->candidate[PLANTED_FAST].check.same_bits);
+	assert_string_equal(p->candidate[PLANTED_FAST].check.hash, p->candidate[0].check.hash);
+}
+
+static void test_planted(void **state)
+{
+	(void)state;
+	load(LLAMA);
+	static const enum linear_use uses[] = {LINEAR_USE_PLAIN, LINEAR_USE_PARTIAL};
+	for (int u = 0; u < 2; u++) {
+		struct results r = one_problem(uses[u], 96, 64, 3);
+		run(&r, (struct planted_state){0});
+		const struct result_problem *p = &r.problem[0];
+		expect_planted(p, false);
+		assert_true(p->candidate[PLANTED_FAST].observed.known);
+		assert_string_equal(p->candidate[PLANTED_FAST].observed.item[0].name, "fast_kernel");
+		assert_int_equal(p->candidate[PLANTED_FAST].check.referenced, p->candidate[PLANTED_FAST].check.values);
+		assert_string_equal(p->candidate[PLANTED_LLMM1].rule, "dtype"); /* F32 */
+		results_fini(&r);
+	}
+}
+
+static void test_planted_eager(void **state)
+{
+	(void)state;
+	load(LLAMA);
+	struct results r = one_problem(LINEAR_USE_PLAIN, 96, 64, 3);
+	run(&r, (struct planted_state){.eager = true});
+	expect_planted(&r.problem[0], true);
+	assert_false(r.problem[0].candidate[PLANTED_FAST].observed.known);
+	results_fini(&r);
+}
+
+/* A launch list that nobody can give: the name of what ran decides, and an override that only says so cannot be caught. */
+static void test_without_launch_list(void **state)
+{
+	(void)state;
+	load(LLAMA);
+	struct results r = one_problem(LINEAR_USE_PLAIN, 64, 32, 1);
+	run(&r, (struct planted_state){.no_kernels = true});
+	assert_false(r.problem[0].candidate[PLANTED_FAST].observed.known);
+	assert_int_equal(r.problem[0].candidate[PLANTED_FAST].outcome, OUTCOME_KEEP);
+	assert_int_equal(r.problem[0].candidate[PLANTED_FALLS].reason, REASON_NOT_TAKEN);
+	results_fini(&r);
+}
+
+/* The account: with K cut in two the down projection asks for 1088 threads, with K cut in four for 544 of a 32-lane device. */
+static void test_static_first(void **state)
+{
+	(void)state;
+	load(QWEN);
+	static const struct { int k; const char *verdict, *rule; } rows[] = {{8704, "illegal", "threads"}, {4352, "legal", "all"}};
+	for (int i = 0; i < 2; i++) {
+		struct results r = one_problem(LINEAR_USE_PLAIN, 64, rows[i].k, 1);
+		r.problem[0].linear.dtype = r.dtype = DTYPE_BF16;
+		run(&r, (struct planted_state){0});
+		const struct result_candidate *c = &r.problem[0].candidate[PLANTED_LLMM1];
+		assert_string_equal(c->verdict, rows[i].verdict);
+		assert_string_equal(c->rule, rows[i].rule);
+		assert_int_equal(c->reason == REASON_STATIC, i == 0);
+		assert_int_equal(planted.launched[PLANTED_LLMM1] == 0, i == 0); /* what is illegal is never launched */
+		if (i == 0) assert_non_null(strstr(c->detail, "1088 > 1024"));
+		results_fini(&r);
+	}
+}
+
+/* A refusal that takes the device along is the run's failure, and says after whom. */
+static void test_device_dies(void **state)
+{
+	(void)state;
+	load(LLAMA);
+	struct error err = {0};
+	struct results r = one_problem(LINEAR_USE_PLAIN, 64, 32, 1);
+	struct screen_options options = options_for(planted_ops((struct planted_state){.dies = true}));
+	assert_int_equal(screen_run(&r, &options, &err), STATUS_DEVICE_FAULT);
+	assert_non_null(strstr(err.text, "after illegal launch"));
+	assert_non_null(strstr(err.text, "the device is gone"));
+	assert_int_equal(r.problem[0].candidate[PLANTED_LAUNCH].reason, REASON_REFUSED);
+	assert_false(r.problem[0].done);
+	results_fini(&r);
+}
+
+/* ---- stopping and going on */
+
+struct stopper {
+	int left, saves;
+	const char *path;
+};
+
+static bool stop(void *context)
+{
+	struct stopper *s = context;
+	return s->left-- <= 0;
+}
+
+static enum status save(void *context, const struct results *results, struct error *err)
+{
+	struct stopper *s = context;
+	s->saves++;
+	return results_save(results, s->path, err);
+}
+
+static struct results two_problems(void)
+{
+	struct error err = {0};
+	struct results r = one_problem(LINEAR_USE_PLAIN, 96, 64, 1);
+	struct result_problem *p = results_add_problem(&r, &err);
+	assert_non_null(p);
+	*p = (struct result_problem){.linear = {LINEAR_USE_PLAIN, DTYPE_F32, 64, 32, 2}};
+	snprintf(p->phase, sizeof p->phase, "decode");
+	return r;
+}
+
+static void test_resume(void **state)
+{
+	(void)state;
+	load(LLAMA);
+	char folder[256], path[512];
+	struct error err = {0};
+	files_make(folder);
+	snprintf(path, sizeof path, "%s/prescreen.json", folder);
+	struct results r = two_problems(), old, again = two_problems();
+	struct screen_options options = options_for(planted_ops((struct planted_state){0}));
+	struct stopper s = {.left = 5, .path = path};
+	options.stop = stop;
+	options.save = save;
+	options.context = &s;
+	/* Stops within the first problem: nothing is done, and it is written down. */
+	assert_int_equal(screen_run(&r, &options, &err), STATUS_CANCELLED);
+	assert_int_equal(results_load(&old, path, &err), STATUS_OK);
+	assert_false(old.complete || old.problem[0].done || old.problem[1].done);
+	assert_int_equal(old.problem[0].candidates, PLANTED_COUNT);
+	results_fini(&old);
+	/* Stops after the first, which a later run takes over. */
+	err = (struct error){0};
+	s.left = 1000000;
+	r.problem[1].done = true;
+	assert_int_equal(screen_run(&r, &options, &err), STATUS_OK);
+	r.problem[1].done = r.complete = false;
+	assert_int_equal(results_save(&r, path, &err), STATUS_OK);
+	assert_int_equal(results_load(&old, path, &err), STATUS_OK);
+	assert_int_equal(screen_identify(&again, &options, &err), STATUS_OK);
+	assert_int_equal(screen_resume(&again, &old, path, &err), STATUS_OK);
+	assert_true(again.problem[0].done);
+	assert_false(again.problem[1].done);
+	planted = (struct planted_state){0};
+	s.saves = 0;
+	assert_int_equal(screen_run(&again, &options, &err), STATUS_OK);
+	assert_int_equal(s.saves, 1); /* one problem was measured */
+	assert_true(again.complete);
+	assert_string_equal(again.problem[0].candidate[PLANTED_FAST].check.hash, r.problem[0].candidate[PLANTED_FAST].check.hash);
+	/* Of something else. */
+	results_fini(&old);
+	assert_int_equal(results_load(&old, path, &err), STATUS_OK);
+	struct results other = two_problems();
+	assert_int_equal(screen_identify(&other, &options, &err), STATUS_OK);
+	other.keep = 1.2;
+	assert_int_equal(screen_resume(&other, &old, path, &err), STATUS_BAD_INPUT);
+	assert_non_null(strstr(err.text, "--keep and --reject is 1.05 and 1.01, now it is 1.2 and 1.01"));
+	results_fini(&other);
+	results_fini(&old);
+	results_fini(&again);
+	results_fini(&r);
+	files_remove(folder);
+}
+
+static void test_budget(void **state)
+{
+	(void)state;
+	load(LLAMA);
+	struct error err = {0};
+	struct results r = two_problems();
+	struct screen_options options = options_for(planted_ops((struct planted_state){0}));
+	options.budget_s = 1e-9;
+	assert_int_equal(screen_run(&r, &options, &err), STATUS_OK);
+	assert_false(r.complete || r.problem[0].done || r.problem[1].done);
+	results_fini(&r);
+}
+
+/* ---- pairs */
+
+static struct pairs pairs_of(double ratio, double noise, int n)
+{
+	struct pairs p = {0};
+	for (int i = 0; i < n; i++) pairs_add(&p, 200 * ratio * (1 + noise * (rng_unit(1, 7, (uint64_t)i) - 0.5)), 200);
+	return p;
+}
+
+static void test_pairs(void **state)
+{
+	(void)state;
+	const struct pair_rule rule = {.keep = 1.05, .reject = 1.01, .least = 8, .most = PAIRS_MAX, .width = 0.004};
+	struct result_timing t;
+	struct pairs p = pairs_of(1.2, 0.02, 8);
+	assert_true(pairs_enough(&p, &rule)); /* far from any threshold */
+	pairs_summary(&p, &t);
+	assert_true(t.low <= t.speedup && t.speedup <= t.high && t.pairs == 8);
+	assert_true(t.us == 100 && t.baseline_us > 110 && t.baseline_us < 130);
+	assert_int_equal(pairs_outcome(&t, &rule), OUTCOME_KEEP);
+	p = pairs_of(1.2, 0.02, 7);
+	assert_false(pairs_enough(&p, &rule)); /* too few */
+	p = pairs_of(1.052, 0.04, 8);
+	assert_false(pairs_enough(&p, &rule)); /* close, and noisy */
+	p = pairs_of(1.052, 0.04, 300);
+	assert_true(pairs_enough(&p, &rule)); /* close, and by now known */
+	pairs_summary(&p, &t);
+	assert_int_equal(pairs_outcome(&t, &rule), OUTCOME_KEEP);
+	p = pairs_of(1.03, 0.001, 8);
+	pairs_summary(&p, &t);
+	assert_int_equal(pairs_outcome(&t, &rule), OUTCOME_BOUNDARY);
+	p = pairs_of(1.0, 0.001, 8);
+	pairs_summary(&p, &t);
+	assert_int_equal(pairs_outcome(&t, &rule), OUTCOME_REJECT);
+	p = pairs_of(0.4, 0.05, 2);
+	assert_false(pairs_enough(&p, &rule));
+	p = pairs_of(0.4, 0.05, 3);
+	assert_true(pairs_enough(&p, &rule)); /* hopeless */
+	p = pairs_of(0.9, 0.05, 7);
+	assert_false(pairs_enough(&p, &rule));
+	p = pairs_of(1.02, 0, PAIRS_MAX);
+	assert_true(pairs_enough(&p, &rule));
+}
+
+/* ---- problems */
+
+static const struct result_problem *find(const struct results *r, int n, int k, int m)
+{
+	for (int i = 0; i < r->problems; i++)
+		if (r->problem[i].op == PROBLEM_LINEAR && r->problem[i].linear.n == n && r->problem[i].linear.k == k && r->problem[i].linear.m == m) return &r->problem[i];
+	fail_msg("no problem [%d x %d], M %d", n, k, m);
+	return NULL;
+}
+
+static void test_problems(void **state)
+{
+	(void)state;
+	static const int32_t degrees[] = {1, 2, 4, 3}, contexts[] = {8192};
+	struct error err = {0};
+	struct results r = {0};
+	struct problem_choice c = {.degrees = degrees, .degree_count = 4, .decode = true, .prefill = true, .contexts = contexts, .context_count = 1};
+	load(QWEN);
+	assert_int_equal(problems_make(&r, &config, device_find("cpu"), &c, &err), STATUS_OK);
+	/* attention's and GDN's out projections have one shape. */
+	const struct result_problem *p = find(&r, 5120, 3072, 1);
+	assert_int_equal(p->places, 2);
+	assert_int_equal(p->place[0].world_size, 2);
+	assert_int_equal(p->linear.use, LINEAR_USE_PARTIAL);
+	assert_int_equal(find(&r, 5120, 8704, 4096)->place[0].count, 64);
+	assert_int_equal(find(&r, 8704, 5120, 1)->places, 1);
+	assert_int_equal(find(&r, 124160, 5120, 1)->linear.use, LINEAR_USE_PLAIN);
+	for (int i = 0; i < r.problems; i++) assert_false(r.problem[i].op == PROBLEM_LINEAR && r.problem[i].linear.n == 124160 && r.problem[i].linear.m > 16);
+	assert_int_equal(r.degrees, 4);
+	assert_false(r.degree[3].legal);
+	assert_true(r.degree[3].why_not[0]);
+	assert_int_equal(r.degree[1].gdn_v_heads, 24);
+	int attention = 0;
+	for (int i = 0; i < r.problems; i++) attention += r.problem[i].op == PROBLEM_ATTENTION && r.problem[i].attention.q_heads == 6 && r.problem[i].attention.kv_heads == 1;
+	assert_int_equal(attention, SHAPES_CLASSES);
+	results_fini(&r);
+	c.families = "nothing";
+	assert_int_equal(problems_make(&r, &config, device_find("cpu"), &c, &err), STATUS_USAGE);
+	results_fini(&r);
+	c.families = "down";
+	c.prefill = false;
+	err = (struct error){0};
+	assert_int_equal(problems_make(&r, &config, device_find("cpu"), &c, &err), STATUS_OK);
+	assert_int_equal(r.problems, 15); /* three degrees, five classes */
+	results_fini(&r);
+}
+
+/* ---- the file */
+
+static void test_file(void **state)
+{
+	(void)state;
+	struct error err = {0};
+	struct results r;
+	struct buf text = {0};
+	assert_int_equal(results_load(&r, "tests/data/prescreen/sample.json", &err), STATUS_OK);
+	json_t *back = results_json(&r), *file = json_load_file("tests/data/prescreen/sample.json", 0, NULL);
+	assert_true(json_equal(back, file));
+	json_decref(back);
+	json_decref(file);
+	results_fini(&r);
+	static const struct { const char *old, *new, *message; } bad[] = {
+		{"\"version\": 1", "\"version\": 2", "version 2 of the format, this program reads 1; run the prescreen again"},
+		{"tandem-prescreen", "else", "format: expected \"tandem-prescreen\""},
+		{"\"threads\"", "\"thread\"", "thread: not a field of this format"},
+		{"\"outcome\": \"keep\"", "\"outcome\": \"kept\"", "problems[0].candidates[2].outcome"},
+		{"\"outcome\": \"keep\"", "\"outcome\": \"baseline\"", "the first candidate, and no other, is the baseline"},
+		{"\"n\": 4096", "\"n\": 0", "problems[0].key.n"},
+		{"\"n\": 4096", "\"n\": 4096.5", "problems[0].key.n"},
+		{"\"op\": \"attention\"", "\"op\": \"linear\"", "problems[2].key"},
+	};
+	assert_int_equal(buf_read_file(&text, "tests/data/prescreen/sample.json", 1 << 20, &err), STATUS_OK);
+	for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+		struct buf changed = {0};
+		const char *at = strstr(text.data, bad[i].old);
+		assert_non_null(at);
+		assert_int_equal(buf_append(&changed, text.data, (size_t)(at - text.data), &err), STATUS_OK);
+		assert_int_equal(buf_puts(&changed, bad[i].new, &err), STATUS_OK);
+		assert_int_equal(buf_puts(&changed, at + strlen(bad[i].old), &err), STATUS_OK);
+		struct error why = {0};
+		assert_int_equal(results_parse(&r, changed.data, changed.size, "x.json", &why), STATUS_BAD_INPUT);
+		if (!strstr(why.text, bad[i].message)) fail_msg("\"%s\" where \"%s\" was expected", why.text, bad[i].message);
+		buf_fini(&changed);
+	}
+	buf_fini(&text);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_planted), cmocka_unit_test(test_planted_eager), cmocka_unit_test(test_without_launch_list), cmocka_unit_test(test_static_first),
+		cmocka_unit_test(test_device_dies), cmocka_unit_test(test_resume), cmocka_unit_test(test_budget), cmocka_unit_test(test_pairs),
+		cmocka_unit_test(test_problems), cmocka_unit_test(test_file),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
