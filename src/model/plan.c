@@ -152,7 +152,7 @@ static void add_mlp(struct plan_degree *d, const struct model_config *c, const s
 
 static void add_outer(struct plan_degree *d, const struct model_config *c, bool head_on_rank0, bool embedding_split)
 {
-	add_whole(d, "layer norm", "replicated", c->hidden_size, 1, 2 * c->layers, STORED);
+	add_whole(d, "layer norm", "replicated", c->hidden_size, 1, (c->four_norms ? 4 : 2) * c->layers, STORED);
 	add_whole(d, "final norm", "replicated", c->hidden_size, 1, 1, STORED);
 	/* Vocabulary rows come in whole granules of the device: within a granule of V / P. Tied, those of the head are a view of the embedding, and a split
 	 * embedding is where the head is. */
@@ -167,7 +167,7 @@ static void add_outer(struct plan_degree *d, const struct model_config *c, bool 
 static const struct {
 	const char *family;
 	int roles;
-	enum weight_role role[3];
+	enum weight_role role[4];
 } stored_families[] = {
 	{"attn q", 1, {WEIGHT_Q}},
 	{"attn k", 1, {WEIGHT_K}},
@@ -180,7 +180,7 @@ static const struct {
 	{"mlp gate, up bias", 2, {WEIGHT_GATE_BIAS, WEIGHT_UP_BIAS}},
 	{"mlp down", 1, {WEIGHT_DOWN}},
 	{"mlp down bias", 1, {WEIGHT_DOWN_BIAS}},
-	{"layer norm", 2, {WEIGHT_INPUT_NORM, WEIGHT_POST_NORM}},
+	{"layer norm", 4, {WEIGHT_INPUT_NORM, WEIGHT_POST_NORM, WEIGHT_MIXED_NORM, WEIGHT_MLP_NORM}},
 	{"final norm", 1, {WEIGHT_FINAL_NORM}},
 	{"embedding", 1, {WEIGHT_EMBED}},
 	{"lm_head", 1, {WEIGHT_LM_HEAD}},
@@ -241,7 +241,8 @@ static void sum_workspace(struct plan_degree *d, const struct model_config *c, c
 	uint64_t context = (uint64_t)(o->context > 0 ? o->context : c->max_position < 8192 ? c->max_position : 8192);
 	uint64_t hidden = (uint64_t)c->hidden_size, rotary = (uint64_t)c->rotary_dim, act = dtype_bytes(o->activation);
 	d->scratch_bytes = 2 * rows * hidden * dtype_bytes(o->partial);
-	d->workspace_bytes = rows * ((hidden + rotary) * 4 + (hidden + row_elements(d, c, p)) * act) +
+	if (c->two_ropes) rotary *= 2;
+	d->workspace_bytes = rows * ((hidden * (c->four_norms ? 2 : 1) + rotary) * 4 + (hidden + row_elements(d, c, p)) * act) +
 	                     outputs * (hidden * (4 + act) + (uint64_t)c->vocab_size * 4) + context * rotary * 4;
 }
 
