@@ -44,10 +44,10 @@ static enum status record(struct rank *rank, int rows, enum step_result result, 
 	return st == STATUS_OK ? ended : st;
 }
 
-/* Runs a step of padding rows, so that every kernel is loaded, then records the same. */
+/* Runs a step of padding rows, so that every kernel is loaded, then records the same. The ranks meet before and after: making a recorded graph takes device
+ * memory, and the runtime may want a quiet device for that, so no kernel of a peer may spin meanwhile for one that this rank has yet to launch. */
 static enum status prepare(struct rank *rank, int index, struct error *err)
 {
-	const struct device_ops *vt = rank->device->vt;
 	int32_t zero = 0;
 	const struct step_plan nothing = {.token = &zero, .position = &zero, .row_start = &zero, .kv_len = &zero, .output_row = &zero};
 	const int rows = step_bucket_rows(index);
@@ -56,8 +56,10 @@ static enum status prepare(struct rank *rank, int index, struct error *err)
 		struct recorded_step *step = &rank->recorded[index][result];
 		if (!gives(rank, rows, (enum step_result)result)) continue;
 		TRY(forward(rank, rows, (enum step_result)result, err));
-		TRY(vt->stream_sync(rank->stream, group_deadline(rank->group), group_abort_flag(rank->group), err));
+		TRY(comm_sync(rank->comm, rank->stream, err));
+		TRY(rank->comm->vt->barrier(rank->comm, err));
 		TRY(record(rank, rows, (enum step_result)result, step, err));
+		TRY(rank->comm->vt->barrier(rank->comm, err));
 	}
 	return STATUS_OK;
 }

@@ -11,7 +11,7 @@ struct rank_shape rank_shape(const struct model_config *c, int world_size)
 {
 	struct rank_shape s = {.q_heads = c->q_heads / world_size,
 	                       .kv_heads = c->kv_heads >= world_size ? c->kv_heads / world_size : 1,
-	                       .inner = c->intermediate_size / world_size};
+	                       .inner = c->moe.layers < c->layers ? c->intermediate_size / world_size : 0};
 	s.q_cols = s.q_heads * c->head_dim;
 	s.kv_cols = s.kv_heads * c->head_dim;
 	s.qkv_cols = s.q_cols * (c->attn_output_gate ? 2 : 1) + 2 * s.kv_cols;

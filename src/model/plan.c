@@ -219,29 +219,18 @@ static void sum_state(struct plan_degree *d, const struct model_config *c, const
 	d->state_per_sequence = (uint64_t)p->gdn * (conv + recurrent);
 }
 
-/* Elements of the activation type that a row takes besides its norm: without experts all that the engine keeps (qkv or qkvz and ba, attended, gate
- * and up, product); of others, which do not run yet, the widest pair of a linear's output and what is made of it. */
+/* Elements of the activation type that a row takes besides its norm: qkv or qkvz and ba, attended, gate and up and product of a dense MLP; of experts
+ * the same and an output for each that a row chooses, as if all rows were taken at once (a back end may need less). */
 static uint64_t row_elements(const struct plan_degree *d, const struct model_config *c, const struct parts *p)
 {
-	uint64_t widest = 0;
 	const int n = d->world_size;
-	if (p->dense == c->layers) {
-		int64_t qkv = local_length(p->q, n) + 2 * local_length(p->kv, n), qkvz = 2 * local_length(p->key, n) + 2 * local_length(p->value, n);
-		int64_t attended = local_length(p->attended, n), values = local_length(p->value, n);
-		return (uint64_t)((qkv > qkvz ? qkv : qkvz) + 2 * local_length(p->value_head, n) + (attended > values ? attended : values) +
-		                  3 * local_length(p->mlp, n));
-	}
-	for (int i = 0; i < d->families; i++) {
-		const struct plan_family *f = &d->family[i];
-		bool per_token = f->runs && strncmp(f->family, "moe expert", 10) != 0 && strcmp(f->kind, "vocab") != 0;
-		uint64_t width = (uint64_t)(f->local_n + f->local_k);
-		if (per_token && width > widest) widest = width;
-	}
-	if (c->moe.experts) {
-		uint64_t width = (uint64_t)c->moe.experts_per_token * (uint64_t)(2 * c->moe.intermediate / d->world_size + c->hidden_size);
-		if (width > widest) widest = width;
-	}
-	return widest;
+	int64_t qkv = local_length(p->q, n) + 2 * local_length(p->kv, n), qkvz = 2 * local_length(p->key, n) + 2 * local_length(p->value, n);
+	int64_t attended = local_length(p->attended, n), values = local_length(p->value, n);
+	int64_t elements = (qkv > qkvz ? qkv : qkvz) + 2 * local_length(p->value_head, n) + (attended > values ? attended : values);
+	if (p->dense) elements += 3 * local_length(p->mlp, n);
+	if (p->moe) elements += c->moe.experts_per_token * (3 * local_length(p->expert, n) + c->hidden_size);
+	if (p->moe && c->moe.shared_intermediate) elements += 3 * local_length(p->shared_expert, n) + c->hidden_size;
+	return (uint64_t)elements;
 }
 
 /* As rank.c makes them: per row the residual stream and rope in f32, norm and the rest in the activation type; per output row what the head
