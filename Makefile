@@ -23,7 +23,7 @@ PKGS := jansson libpcre2-8 libutf8proc hwloc libmd libmicrohttpd
 # -ffp-contract=off: a*b+c is fused only where the source says fma, or the bits would depend on the compiler (C6).
 CFLAGS_ALL = -std=c17 -D_GNU_SOURCE $(OPT) -g -fno-omit-frame-pointer -ffp-contract=off -fno-math-errno -fvisibility=hidden -pthread \
 	$(WARN) -Isrc -Iinclude -MMD -MP $(shell pkg-config --cflags $(PKGS) 2>/dev/null) $(CFLAGS)
-LIBS = $(shell pkg-config --libs $(PKGS) 2>/dev/null) -lm -pthread
+LIBS = $(shell pkg-config --libs $(PKGS) 2>/dev/null) -lm -ldl -pthread
 
 ifeq ($(SAN),asan)
 BUILD := build/asan

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Mutation test: breaks one rule of the sharding or of the model at a time in a copy of one source file, links the golden test against
-# it, and expects that test to fail; then the same for rules of GGUF files, of the static checks of kernels, and of the scheduler and the KV pools with the simulator. A mutant that passes means that the suite would not notice the fault. The unbroken build must pass.
+# it, and expects that test to fail; then the same for rules of GGUF files, of the static checks of kernels, of whitelists and reports, and of the scheduler and the KV pools with the simulator. A mutant that passes means that the suite would not notice the fault. The unbroken build must pass.
 # The mutants are ordinary faults of tensor-parallel engines (guide, "common errors"), written as replacements of one line.
 set -u
 cd "$(dirname "$0")/.." || exit 2
@@ -104,6 +104,19 @@ mutant norms_swapped src/engine/forward.c 'TRY(norm(rank, s, w->post_norm, err))
 mutant shared_physical_blocks src/engine/rank.c 'kv_slot(rank->pool, plan->slot[plan->seq_of_row[i]], plan->position[i])' 'rank->options.kv.block_tokens + plan->position[i]'
 mutant head_slice_in_the_wrong_place src/engine/loader.c '	w->head_begin = begin;' '	w->head_begin = begin; if (rank->world_size > 1 && rank->index == 1) w->head_begin = 0;'
 
+# Experts.
+moe=src/device/cpu/moe.c
+mutant router_before_softmax $moe '		weight[i] = p[best];' '		weight[i] = 1;'
+mutant norm_topk_ignored $moe 'for (int i = 0; a->norm_topk && i < a->top_k; i++)' 'for (int i = 0; 0 && i < a->top_k; i++)'
+mutant norm_topk_always $moe 'for (int i = 0; a->norm_topk && i < a->top_k; i++)' 'for (int i = 0; i < a->top_k; i++)'
+mutant shared_gate_missing $moe '1.0f / (1.0f + gate);' '1.0f;'
+mutant weights_of_another_expert $moe '(size_t)block->expert * (down ?' '(size_t)(block->expert ? block->expert - 1 : 0) * (down ?'
+mutant least_likely_experts $moe 'p[e] > p[best]' 'p[e] < p[best]'
+mutant expert_of_the_wrong_shard $loader '		for (int e = 0; e < w->experts; e++) {' '		if (spec.axis >= 0) spec.begin = (spec.begin + (spec.axis ? spec.local_cols : spec.local_rows)) % (spec.axis ? w->cols : w->rows);
+		for (int e = 0; e < w->experts; e++) {'
+mutant expert_gate_and_up_swapped $loader 'roles[i] == WEIGHT_EXPERT_UP ? (int)spec.local_rows : 0' 'roles[i] == WEIGHT_EXPERT_GATE ? (int)spec.local_rows : 0'
+mutant stacked_experts_not_told_apart $loader 'n = weight_run(w, place->expert, row + done, rows - done < window' 'n = weight_run(w, 0, row + done, rows - done < window'
+
 # The hybrid families.
 gdn=src/device/cpu/gdn.c
 mutant qkvz_cut_as_one_block $loader "$bring" "
@@ -153,6 +166,28 @@ mutant guards_in_another_order $kernels 'bool split = n > 8' 'bool split = n > 8
 mutant wave_of_any_width $kernels 's->launch.threads % s->target->wave == 0) return' '1) return'
 mutant misspelt_field_ignored src/prescreen/target.c '	TRY(refuse_unknown_keys(f, err));' ''
 mutant shapes_of_the_whole_model src/prescreen/shapes.c '.n = f->local_n, .k = f->local_k' '.n = f->global_n, .k = f->global_k'
+
+tests="tests/unit/test_whitelist.c tests/unit/files.c tests/unit/golden.c tests/unit/ranks.c" choose=src/prescreen/choose.c
+mutant range_over_a_slow_class $choose 'if (!problem->done) return NULL;' 'if (!problem->done) return NULL; if (!best && before) return before;'
+mutant range_over_a_wide_gap $choose 'y->m <= (int64_t)CHOOSE_MAX_STEP * x->m' '1'
+mutant range_of_several_kernels $choose 'variant_equal(&a->taken->requested, &b->taken->requested)' '1'
+mutant boundary_is_kept $choose 'c->outcome == OUTCOME_KEEP && c' 'c->outcome != OUTCOME_BASELINE && c'
+mutant unsure_speed_up_is_taken $choose 'c->timing.low >= 1 && ' ''
+mutant any_order_always $choose '(c->requested.invariant || any_order)' '1'
+mutant unfinished_problem_counts $choose 'if (!problem->done) return NULL;' ''
+mutant ratio_of_the_best_class $choose 'list[i].taken->timing.speedup < e.ratio' 'list[i].taken->timing.speedup > e.ratio'
+mutant twins_disagree $choose '	agree_on_twins(list, count, any_order);' ''
+mutant entries_may_overlap src/engine/whitelist.c 'p->m_low <= other->m_high && other->m_low <= p->m_high' 'p->m_low < other->m_low && 0'
+mutant shapes_not_compared src/engine/whitelist.c 'if (have && have->local_n == s->n && have->local_k == s->k) continue;' 'continue;'
+mutant versions_not_compared src/engine/whitelist.c 'if (strcmp(w->versions, versions)) return' 'if (0) return'
+mutant hash_not_compared src/engine/whitelist_file.c '	if (strcmp(hash, w->hash))' '	if (0)'
+mutant unknown_field_ignored src/engine/whitelist_file.c '		if (!found) return' '		if (0) return'
+mutant ranks_not_compared src/engine/dispatch.c '		if (memcmp(all[r], all[0], WHITELIST_HASH_BYTES))' '		if (0)'
+mutant whitelist_not_given_to_the_device src/engine/dispatch.c 'linear_prefer(rank->stream, list, count, err)' 'linear_prefer(rank->stream, list, 0, err)'
+tests=tests/unit/test_reports.c
+mutant flips_of_neighbours_only src/prescreen/compare.c '*agree &= flip->at[d]->outcome == first;' '*agree = 1;'
+mutant missing_candidate_counts_as_equal src/prescreen/compare.c '			out->only_a += decided(x);' '			out->only_a += decided(x); out->equal += decided(x); out->compared += decided(x);'
+mutant name_not_escaped src/prescreen/report_html.c "*text == '<' ? \"&lt;\" : " ''
 
 tests=$(echo tests/sim/*.c) arguments="--workloads 200"
 kv=src/engine/kv.c scheduler=src/engine/scheduler.c

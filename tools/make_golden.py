@@ -81,6 +81,7 @@ HYBRID = dict(num_hidden_layers=4, head_dim=16, linear_num_key_heads=8, linear_n
               linear_value_head_dim=12, rms_norm_eps=1e-6,
               rope_parameters={"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.25})
 MOE_WRONG = {"logits chosen without their softmax": {"router_weights": "none"}, "an expert more": {"num_experts_per_tok": 4}}
+SHARED_WRONG = {"shared expert without its gate": {"shared_gate": "none"}}
 
 MODELS = [
     Golden("llama", "plain Llama, untied head, F32", {}, dtype="F32", style="old",
@@ -157,11 +158,11 @@ MODELS = [
                 max_window_layers=2, rope_parameters={"rope_type": "default", "rope_theta": 1000000.0}),
            model_type="qwen3", stop=True),
     Golden("qwen3-moe", "Qwen3-MoE: 2 of 8 experts on every layer, a tensor per expert; weights of the chosen do not sum to 1",
-           dict(num_experts=8, num_experts_per_tok=2, moe_intermediate_size=32, norm_topk_prob=False, tie_word_embeddings=True,
+           dict(head_dim=16, num_experts=8, num_experts_per_tok=2, moe_intermediate_size=32, norm_topk_prob=False, tie_word_embeddings=True,
                 use_sliding_window=False, sliding_window=None),
            model_type="qwen3_moe", wrong={**MOE_WRONG, "weights made to sum to 1": {"norm_topk_prob": True}}),
     Golden("qwen3-moe-norm", "Qwen3-MoE with norm_topk_prob, mlp_only_layers [0], all experts in one tensor",
-           dict(num_hidden_layers=3, num_experts=6, num_experts_per_tok=3, moe_intermediate_size=24, norm_topk_prob=True,
+           dict(head_dim=16, num_hidden_layers=3, num_experts=6, num_experts_per_tok=3, moe_intermediate_size=24, norm_topk_prob=True,
                 mlp_only_layers=[0], tie_word_embeddings=True, use_sliding_window=False, sliding_window=None),
            model_type="qwen3_moe", stacked=True, wrong={**MOE_WRONG, "norm ignored": {"norm_topk_prob": False}}),
     Golden("qwen3-moe-step", "Qwen3-MoE with decoder_sparse_step 2: layers 1 and 3 have experts; 12 query and 3 KV heads; F16",
@@ -193,6 +194,17 @@ MODELS = [
            dict(HYBRID, num_experts=0, num_experts_per_tok=1, attention_bias=True, linear_num_key_heads=4, linear_num_value_heads=8,
                 layer_types=["linear_attention", "full_attention"] * 2),
            model_type="qwen3_next", dtype="F16", style="old", old={"full_attention_interval": 2, "tie_word_embeddings": False}),
+    Golden("qwen3_next-moe", "Qwen3-Next: 3 of 8 experts and a shared one of another width, a tensor per expert; layer 2 dense",
+           dict(HYBRID, num_hidden_layers=3, num_experts=8, num_experts_per_tok=3, moe_intermediate_size=16, shared_expert_intermediate_size=24,
+                linear_num_key_heads=8, linear_num_value_heads=8, linear_value_head_dim=8, mlp_only_layers=[2], tie_word_embeddings=True,
+                layer_types=["linear_attention", "full_attention", "linear_attention"]),
+           model_type="qwen3_next", old={"layer_types": ["linear_attention", "full_attention", "linear_attention"]},
+           wrong={**MOE_WRONG, **SHARED_WRONG, "norm ignored": {"norm_topk_prob": False}}),
+    Golden("qwen3_5-moe", "Qwen3.5-MoE: 2 of 5 experts in one tensor and a shared one of equal width, under text_config",
+           dict(HYBRID, num_hidden_layers=2, num_experts=5, num_experts_per_tok=2, moe_intermediate_size=24, shared_expert_intermediate_size=24,
+                linear_value_head_dim=8, layer_types=["linear_attention", "full_attention"], tie_word_embeddings=True),
+           model_type="qwen3_5_moe_text", nested=True, stacked=True, old={"layer_types": ["linear_attention", "full_attention"]},
+           wrong={**MOE_WRONG, **SHARED_WRONG}),
 ]
 
 
@@ -294,7 +306,7 @@ def new_style(golden):
     torch_dtype = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}[golden.dtype]
     architecture = {"llama": "LlamaForCausalLM", "mistral": "MistralForCausalLM", "qwen2": "Qwen2ForCausalLM",
                     "qwen3": "Qwen3ForCausalLM", "qwen3_moe": "Qwen3MoeForCausalLM", "qwen3_5_text": "Qwen3_5ForCausalLM",
-                    "qwen3_next": "Qwen3NextForCausalLM"}[golden.model_type]
+                    "qwen3_next": "Qwen3NextForCausalLM", "qwen3_5_moe_text": "Qwen3_5MoeForCausalLM"}[golden.model_type]
     settings = copy.deepcopy({**BASE, **golden.config})       # the config class edits what it is given
     settings.update(bos_token_id=1, eos_token_id=[UNUSED_EOS, 3] if golden.stop else UNUSED_EOS,
                     architectures=[architecture], dtype=torch_dtype)
@@ -324,9 +336,11 @@ def nest(config):
     """The shape of a multimodal config: the text model's keys one level down, the tie flag above."""
     outer = {key: config.pop(key) for key in ("tie_word_embeddings", "transformers_version")}
     config.pop("architectures")
-    if config["model_type"] == "qwen3_5_text":
-        return {"architectures": ["Qwen3_5ForConditionalGeneration"], "image_token_id": 9, "model_type": "qwen3_5",
-                "text_config": config, **outer, "vision_config": {"hidden_size": 8, "model_type": "qwen3_5_vision"}}
+    if config["model_type"].startswith("qwen3_5"):
+        kind = config["model_type"].removesuffix("_text")
+        architecture = {"qwen3_5": "Qwen3_5ForConditionalGeneration", "qwen3_5_moe": "Qwen3_5MoeForConditionalGeneration"}[kind]
+        return {"architectures": [architecture], "image_token_id": 9, "model_type": kind,
+                "text_config": config, **outer, "vision_config": {"hidden_size": 8, "model_type": kind + "_vision"}}
     return {"architectures": ["LlavaForConditionalGeneration"], "image_token_index": 9, "model_type": "llava",
             "text_config": config, **outer, "vision_config": {"hidden_size": 8, "model_type": "clip_vision_model"}}
 
@@ -490,7 +504,7 @@ def check_sensitivity(folder, golden, cases):
     unused = ("model.visual.", "mtp.") + (("lm_head.",) if config.get("tie_word_embeddings") else ())
     for name in weights:
         if not name.startswith(unused):
-            effects[name] = oracle.logits(config, {**weights, name: np.roll(weights[name], 1, axis=0)}, tokens)
+            effects[name] = oracle.logits(config, {**weights, name: np.roll(weights[name], 1, axis=0 if len(weights[name]) > 1 else -1)}, tokens)
     effects = {name: oracle.relative_error(wrong, right) for name, wrong in effects.items()}
     least = min(effects, key=effects.get)
     assert effects[least] > SENSITIVE, f"{golden.name}: {least} moves the logits by {effects[least]:.1e} only"

@@ -24,6 +24,8 @@ static enum bench_part part_of(const char *section, const char *op)
 	if (!strcmp(section, "head")) return BENCH_HEAD;
 	if (!strcmp(op, "linear") || !strcmp(op, "attention_in") || !strcmp(op, "mlp_in")) return BENCH_GEMM;
 	if (!strcmp(op, "attention")) return BENCH_ATTENTION;
+	if (!strcmp(op, "gdn")) return BENCH_GDN;
+	if (!strcmp(op, "moe")) return BENCH_EXPERTS;
 	return !strcmp(op, "all_reduce") ? BENCH_ALL_REDUCE : BENCH_OTHER;
 }
 
@@ -77,7 +79,13 @@ json_t *bench_split_json(const struct bench_split *split)
 
 enum status bench_split_text(const struct bench_split *split, const char *what, struct buf *out, struct error *err)
 {
+	const char *separator = "";
 	TRY(buf_printf(out, err, "%s op by op:", what));
-	for (int i = 0; i < BENCH_PART_COUNT; i++) TRY(buf_printf(out, err, "%s %s %.0f us", i ? "," : "", part_names[i], split->us[i]));
+	for (int i = 0; i < BENCH_PART_COUNT; i++) {
+		bool absent = (i == BENCH_GDN || i == BENCH_EXPERTS) && split->us[i] <= 0;
+		if (absent) continue;
+		TRY(buf_printf(out, err, "%s %s %.0f us", separator, part_names[i], split->us[i]));
+		separator = ",";
+	}
 	return buf_puts(out, "\n", err);
 }

@@ -11,6 +11,8 @@
 #define BENCH_PART_LIST(X)        \
 	X(GEMM, "gemm")               \
 	X(ATTENTION, "attention")     \
+	X(GDN, "gdn")                 \
+	X(EXPERTS, "experts")         \
 	X(ALL_REDUCE, "all_reduce")   \
 	X(HEAD, "head")               \
 	X(OTHER, "other")

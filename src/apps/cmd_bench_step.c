@@ -1,6 +1,7 @@
 /* `tandem bench step`: median time of one decode step of B sequences, and of one prefill of T tokens, against the bytes and the
  * arithmetic that they cannot avoid; where the time of the decode step goes; or, with --requests, the throughput of the engine. Prompts are
  * invented, so that random weights will do. */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -34,7 +35,7 @@ struct bench {
 	uint64_t generated, computed; /* tokens in it */
 	struct bench_steps mixed, decode; /* steps with prompt rows in them, and those without */
 	/* of the whole model */
-	double linear_bytes;    /* weights that one decode step reads: linears and LM head */
+	double linear_bytes;    /* weights that one decode step reads: linears and LM head; of experts as many as rows choose that choose at random */
 	double prefill_flops;   /* 2 N K for each row of each linear, the LM head once */
 };
 
@@ -187,8 +188,9 @@ static enum status count_work(struct bench *b, struct error *err)
 		bool head = w->role == WEIGHT_LM_HEAD || (w->role == WEIGHT_EMBED && !manifest_find(&manifest, WEIGHT_LM_HEAD, -1));
 		if (w->dims != 2 || (w->role == WEIGHT_EMBED && !head)) continue;
 		double elements = (double)w->rows * (double)w->cols;
-		b->linear_bytes += (double)weight_stored_bytes(&config, w);
-		b->prefill_flops += 2 * elements * (head ? 1 : b->settings->prefill);
+		double share = w->experts > 1 ? (double)config.moe.experts_per_token / w->experts : 1; /* of the experts that a row reads */
+		b->linear_bytes += (double)weight_stored_bytes(&config, w) * (1 - pow(1 - share, b->settings->batch));
+		b->prefill_flops += 2 * elements * w->experts * share * (head ? 1 : b->settings->prefill);
 	}
 	manifest_fini(&manifest);
 	return st;

@@ -159,6 +159,10 @@ struct device_ops {
 	enum status (*linear_prefer)(struct stream *stream, const struct linear_preference *list, int count, struct error *err);
 	/* What the dispatch took for the last linear or fused op on this stream. */
 	void (*linear_ran)(const struct stream *stream, struct variant *out);
+	/* The same three for attention; a step may have sequences of both kinds, ran tells of the last. */
+	int (*attention_variants)(struct stream *stream, const struct attention_key *key, struct variant *out, int max);
+	enum status (*attention_prefer)(struct stream *stream, const struct attention_preference *list, int count, struct error *err);
+	void (*attention_ran)(const struct stream *stream, struct variant *out);
 	/* The kernels of a recorded graph in order of recording; returns how many there are, of which at most `max` are filled in. NULL: cannot tell. */
 	enum status (*graph_kernels)(struct graph *graph, struct kernel_launch *out, int max, int *count, struct error *err);
 	/* What speeds and variants depend on besides the flavour: "NVIDIA H200, 139.8 GiB, 132 multiprocessors; driver 580.82.07, cuda 13000, runtime 13000,

@@ -129,6 +129,7 @@ struct random_region {
 struct embed_args {
 	const struct linear_weight *table;
 	int begin;            /* token of the table's first row; 0 where out is replicated */
+	float scale;          /* the row is multiplied by it; 0: it is not. Back ends without norm_add need not know it */
 	const int32_t *token; /* [T], each a token of the vocabulary (checked by the engine) */
 	struct tensor out;    /* [T,H] replicated or partial */
 };
@@ -186,6 +187,7 @@ struct attention_args {
 	const struct step_rows *rows;
 	float scale;
 	int window;
+	float softcap; /* scores become softcap tanh(score / softcap), behind the scale; 0: they stay. Back ends without norm_add need not know it */
 };
 
 /* The gated delta net from its projections to what out_proj reads. Per sequence and row t:
@@ -219,6 +221,25 @@ struct gate_args {
 struct swiglu_args {
 	struct tensor x;   /* [T, 2I] sharded */
 	struct tensor out; /* [T, I] sharded */
+};
+
+/* out = gelu(gate) * up, gelu(g) = g / 2 (1 + tanh(sqrt(2 / pi) (g + 0.044715 g^3))), columns as swiglu's. */
+struct geglu_args {
+	struct tensor x;   /* [T, 2I] sharded */
+	struct tensor out; /* [T, I] sharded */
+};
+
+/* x += rms_norm(y) * weight, row by row; y is overwritten. */
+struct norm_add_args {
+	struct tensor x, y;  /* [T,H] replicated */
+	const float *weight; /* [H] */
+	float eps;
+};
+
+/* x = cap tanh(x / cap). */
+struct softcap_args {
+	struct tensor x; /* [R, n] */
+	float cap;
 };
 
 /* out = residual + (tree sum of sources + bias), rows [row_begin, row_end) only. residual and bias may be absent (NULL data). The
@@ -373,7 +394,10 @@ static inline size_t sample_scratch_bytes(int rows)
 #define OP_FAMILY_LIST(X) \
 	X(gdn)            \
 	X(gate)           \
-	X(moe)
+	X(moe)            \
+	X(geglu)          \
+	X(norm_add)       \
+	X(softcap)
 
 #define OP_LIST(X) \
 	X(embed)       \

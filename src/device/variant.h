@@ -1,4 +1,4 @@
-/* variant.h: the ways in which a back end can compute one linear, by name, so that they can be measured against each other and one of them be asked
+/* variant.h: the ways in which a back end can compute one linear, or attention, by name, so that they can be measured against each other and one of them be asked
  * for (design §7). Plain data.
  *
  * One mechanism serves measuring and serving: a stream is told what to prefer for a key (device_ops.linear_prefer), and the ops dispatch as always. What was
@@ -28,6 +28,16 @@ enum linear_use {
 		LINEAR_USE_COUNT
 };
 
+static inline const char *linear_use_name(enum linear_use use)
+{
+	static const char *const names[] = {
+#define X(code, name) name,
+		LINEAR_USE_LIST(X)
+#undef X
+	};
+	return (unsigned)use < LINEAR_USE_COUNT ? names[use] : "?";
+}
+
 /* A problem as the dispatch sees it: y [m, n] = x [m, k] W [n, k]^T on one rank. */
 struct linear_key {
 	enum linear_use use;
@@ -47,6 +57,21 @@ struct variant {
 /* For rows m_low to m_high of a key (its own m does not count) this variant is to be taken. */
 struct linear_preference {
 	struct linear_key key;
+	int m_low, m_high;
+	struct variant variant;
+};
+
+/* Attention as one rank sees it. */
+struct attention_key {
+	bool prefill; /* sequences of several rows, else of one */
+	enum dtype dtype; /* of the cache */
+	int q_heads, kv_heads, head_dim;
+	int m; /* rows */
+};
+
+/* As a linear's; the key's own m does not count. */
+struct attention_preference {
+	struct attention_key key;
 	int m_low, m_high;
 	struct variant variant;
 };

@@ -46,6 +46,34 @@ static enum status column_parallel(struct rank *rank, struct tensor x, const str
  * decode step of one row took 2.65 ms so and 2.74 ms the other way. */
 #define NORM_BEHIND_SUM_ROWS 17
 
+/* The norms around a sub-layer's sum: of what it adds to the residual stream (NULL: that is added as it is), and the next sub-layer's (NULL: there is
+ * none). */
+struct norms {
+	const float *behind, *next;
+};
+
+static struct tensor added_rows(const struct rank *rank, const struct hidden *s)
+{
+	return tensor_view(rank->buffers.y, DTYPE_F32, TENSOR_REPLICATED, s->x.rows, s->x.cols);
+}
+
+/* s.x += rms_norm(y) */
+static enum status add_normed(struct rank *rank, struct hidden *s, struct tensor y, const float *weight, struct error *err)
+{
+	s->normed = false;
+	RUN(norm_add, {.x = s->x, .y = y, .weight = weight, .eps = rank->model->config.rms_eps});
+	return STATUS_OK;
+}
+
+/* y = sum over ranks of `partial` + bias, s.x += its norm. */
+static enum status reduce_normed(struct rank *rank, struct tensor partial, const float *bias, struct hidden *s, const float *weight, struct error *err)
+{
+	struct tensor y = added_rows(rank, s);
+	TRY(COMM(rank->comm, all_reduce, rank->stream, &((struct all_reduce_args){.partial = partial, .x = y, .bias = bias}), err));
+	TRY(rank_mark(rank, "all_reduce", err));
+	return add_normed(rank, s, y, weight, err);
+}
+
 /* s.x += sum over ranks of `partial` + bias; the all-reduce may make the next norm as well. */
 static enum status reduce(struct rank *rank, struct tensor partial, const float *bias, struct hidden *s, const float *next_norm, struct error *err)
 {
@@ -64,10 +92,14 @@ static enum status reduce(struct rank *rank, struct tensor partial, const float 
 
 /* s.x += sum over ranks of in W^T (+ bias): the row-parallel half of a sub-layer and its all-reduce. */
 static enum status row_parallel(struct rank *rank, struct tensor in, const struct fused_weight *weight, const float *bias, struct hidden *s,
-                                const float *next_norm, struct error *err)
+                                struct norms norms, struct error *err)
 {
 	struct tensor partial;
 	s->normed = false;
+	if (rank->adds && norms.behind) {
+		RUN(linear, {.x = in, .weight = &weight->part[0], .bias = bias, .y = added_rows(rank, s)});
+		return add_normed(rank, s, added_rows(rank, s), norms.behind, err);
+	}
 	if (rank->adds) {
 		RUN(linear, {.x = in, .weight = &weight->part[0], .bias = bias, .y = s->x, .accumulate = true});
 		dispatch_ran(rank, LINEAR_USE_ACCUMULATE, &weight->part[0], in.rows);
@@ -76,7 +108,16 @@ static enum status row_parallel(struct rank *rank, struct tensor in, const struc
 	TRY(COMM(rank->comm, partial, s->x.rows, &partial, err));
 	RUN(linear, {.x = in, .weight = &weight->part[0], .split = &rank->comm->split, .y = partial});
 	dispatch_ran(rank, LINEAR_USE_PARTIAL, &weight->part[0], in.rows);
-	return reduce(rank, partial, bias, s, next_norm, err);
+	if (norms.behind) return reduce_normed(rank, partial, bias, s, norms.behind, err);
+	return reduce(rank, partial, bias, s, norms.next, err);
+}
+
+/* sqrt(H), in bf16 where the activations are, as the models' own code has it; 0: rows stay as they are. */
+static float embedding_scale(const struct rank *rank)
+{
+	const struct model_config *c = &rank->model->config;
+	float scale = c->scaled_embedding ? (float)sqrt((double)c->hidden_size) : 0;
+	return rank->activation == DTYPE_BF16 ? bf16_to_f32(bf16_from_f32(scale)) : scale;
 }
 
 /* s.x = the tokens' rows of the embedding. Of a split one each rank adds those that it has: a sum with one term, which is exact. */
@@ -85,11 +126,11 @@ static enum status embedding(struct rank *rank, struct hidden *s, struct error *
 	const struct rank_weights *w = &rank->weights;
 	struct tensor partial;
 	if (!rank->options.embedding_split) {
-		RUN(embed, {.table = &w->embed, .token = rank->rows.token, .out = s->x});
+		RUN(embed, {.table = &w->embed, .token = rank->rows.token, .scale = embedding_scale(rank), .out = s->x});
 		return STATUS_OK;
 	}
 	TRY(COMM(rank->comm, partial, s->x.rows, &partial, err));
-	RUN(embed, {.table = &w->embed, .begin = w->embed_begin, .token = rank->rows.token, .out = partial});
+	RUN(embed, {.table = &w->embed, .begin = w->embed_begin, .token = rank->rows.token, .scale = embedding_scale(rank), .out = partial});
 	TRY(COMM(rank->comm, all_reduce, rank->stream, &((struct all_reduce_args){.partial = partial, .x = s->x}), err));
 	TRY(rank_mark(rank, "all_reduce", err));
 	return rank_moves(rank, err);
@@ -105,7 +146,9 @@ static enum status attention_in(struct rank *rank, int layer, int nth, struct hi
 	struct tensor k = tensor_columns(&qkv, shape.q_cols, shape.kv_cols);
 	struct tensor v = tensor_columns(&qkv, shape.q_cols + shape.kv_cols, shape.kv_cols);
 
-	if (FUSED(attention_in, &w->qkv) && !c->attn_output_gate) {
+	const float *cos_sin = c->two_ropes && c->layer_kind[layer] == LAYER_SLIDING ? rank->buffers.cos_sin_local : rank->rows.cos_sin;
+
+	if (FUSED(attention_in, &w->qkv) && !c->attn_output_gate && !c->two_ropes) {
 		RUN(attention_in, {.in = {.x = s->x, .weight = w->input_norm, .eps = c->rms_eps, .h = s->h, .done = s->normed},
 		                   .weight = &w->qkv.part[0], .bias = w->qkv_bias, .q_norm = w->q_norm, .k_norm = w->k_norm, .q_heads = shape.q_heads,
 		                   .kv_heads = shape.kv_heads, .head_dim = c->head_dim, .rotary_dim = c->rotary_dim, .rows = &rank->rows,
@@ -119,8 +162,8 @@ static enum status attention_in(struct rank *rank, int layer, int nth, struct hi
 		RUN(head_norm, {.x = q, .heads = shape.q_heads, .head_dim = c->head_dim, .weight = w->q_norm, .eps = c->rms_eps});
 		RUN(head_norm, {.x = k, .heads = shape.kv_heads, .head_dim = c->head_dim, .weight = w->k_norm, .eps = c->rms_eps});
 	}
-	RUN(rope, {.x = q, .heads = shape.q_heads, .head_dim = c->head_dim, .rotary_dim = c->rotary_dim, .cos_sin = rank->rows.cos_sin});
-	RUN(rope, {.x = k, .heads = shape.kv_heads, .head_dim = c->head_dim, .rotary_dim = c->rotary_dim, .cos_sin = rank->rows.cos_sin});
+	RUN(rope, {.x = q, .heads = shape.q_heads, .head_dim = c->head_dim, .rotary_dim = c->rotary_dim, .cos_sin = cos_sin});
+	RUN(rope, {.x = k, .heads = shape.kv_heads, .head_dim = c->head_dim, .rotary_dim = c->rotary_dim, .cos_sin = cos_sin});
 	RUN(kv_write, {.k = k, .v = v, .cache = &rank->cache, .layer = nth, .kv_slot = rank->rows.kv_slot});
 	return STATUS_OK;
 }
@@ -137,10 +180,10 @@ static enum status attention_block(struct rank *rank, int layer, int nth, struct
 
 	TRY(attention_in(rank, layer, nth, s, qkv, err));
 	RUN(attention, {.q = tensor_columns(&qkv, 0, shape.q_cols), .out = attn, .q_heads = shape.q_heads, .cache = &rank->cache, .layer = nth,
-	                .rows = &rank->rows, .scale = 1.0f / sqrtf((float)c->head_dim),
+	                .rows = &rank->rows, .scale = c->query_scale, .softcap = c->attn_softcap,
 	                .window = c->layer_kind[layer] == LAYER_SLIDING ? c->sliding_window : 0});
 	if (c->attn_output_gate) RUN(gate, {.x = attn, .gate = tensor_columns(&qkv, shape.q_cols + 2 * shape.kv_cols, shape.q_cols)});
-	return row_parallel(rank, attn, &w->o, w->o_bias, s, w->post_norm, err);
+	return row_parallel(rank, attn, &w->o, w->o_bias, s, (struct norms){w->mixed_norm, w->post_norm}, err);
 }
 
 /* nth: of the layers with a gated delta net. */
@@ -159,7 +202,7 @@ static enum status gdn_block(struct rank *rank, int layer, int nth, struct hidde
 	TRY(column_parallel(rank, s->h, &w->gdn.ba, NULL, ba, err));
 	RUN(gdn, {.qkvz = qkvz, .ba = ba, .conv = w->gdn.conv, .a_log = w->gdn.a_log, .dt_bias = w->gdn.dt_bias, .norm = w->gdn.norm,
 	          .eps = c->rms_eps, .cache = &rank->state, .layer = nth, .rows = &rank->rows, .out = out});
-	return row_parallel(rank, out, &w->gdn.out, NULL, s, w->post_norm, err);
+	return row_parallel(rank, out, &w->gdn.out, NULL, s, (struct norms){w->mixed_norm, w->post_norm}, err);
 }
 
 static enum status mlp_block(struct rank *rank, int layer, struct hidden *s, struct error *err)
@@ -170,16 +213,17 @@ static enum status mlp_block(struct rank *rank, int layer, struct hidden *s, str
 	struct tensor gate_up = tensor_view(rank->buffers.gate_up, rank->activation, TENSOR_SHARDED, rows, 2 * inner); /* [T, gate|up] */
 	struct tensor act = tensor_view(rank->buffers.act, rank->activation, TENSOR_SHARDED, rows, inner);
 
-	if (FUSED(mlp_in, &w->gate_up)) {
+	if (FUSED(mlp_in, &w->gate_up) && !c->gelu) {
 		RUN(mlp_in, {.in = {.x = s->x, .weight = w->post_norm, .eps = c->rms_eps, .h = s->h, .done = s->normed},
 		             .weight = &w->gate_up.part[0], .bias = w->gate_up_bias, .gate_up = gate_up, .out = act});
 		dispatch_ran(rank, LINEAR_USE_MLP_IN, &w->gate_up.part[0], rows);
 	} else {
 		TRY(norm(rank, s, w->post_norm, err));
 		TRY(column_parallel(rank, s->h, &w->gate_up, w->gate_up_bias, gate_up, err));
-		RUN(swiglu, {.x = gate_up, .out = act});
+		if (c->gelu) RUN(geglu, {.x = gate_up, .out = act});
+		else RUN(swiglu, {.x = gate_up, .out = act});
 	}
-	return row_parallel(rank, act, &w->down, w->down_bias, s, layer + 1 < c->layers ? w[1].input_norm : NULL, err);
+	return row_parallel(rank, act, &w->down, w->down_bias, s, (struct norms){w->mlp_norm, layer + 1 < c->layers ? w[1].input_norm : NULL}, err);
 }
 
 /* s.x += sum over ranks of the experts' parts. */
@@ -211,6 +255,11 @@ enum status forward_layers(struct rank *rank, struct error *err)
 	struct tensor all_angles = tensor_view(rank->buffers.rope, DTYPE_F32, TENSOR_REPLICATED, rank->options.max_context, c->rotary_dim);
 
 	RUN(gather_rows, {.x = all_angles, .row = rank->rows.position, .out = angles});
+	if (c->two_ropes) {
+		angles.data = rank->buffers.cos_sin_local;
+		all_angles.data = rank->buffers.rope_local;
+		RUN(gather_rows, {.x = all_angles, .row = rank->rows.position, .out = angles});
+	}
 	TRY(embedding(rank, &s, err));
 	for (int layer = 0, attention = 0, gdn = 0; layer < c->layers; layer++) {
 		if (c->layer_kind[layer] == LAYER_GDN) TRY(gdn_block(rank, layer, gdn++, &s, err));
@@ -253,6 +302,7 @@ enum status forward_head(struct rank *rank, int outputs, enum step_result result
 		RUN(rms_norm, {.x = last, .weight = w->final_norm, .eps = c->rms_eps, .out = h});
 		RUN(linear, {.x = h, .weight = &w->head, .y = logits});
 		dispatch_ran(rank, LINEAR_USE_PLAIN, &w->head, outputs);
+		if (c->final_softcap > 0) RUN(softcap, {.x = logits, .cap = c->final_softcap});
 		if (result == RESULT_BEST) RUN(argmax, {.logits = logits, .begin = w->head_begin, .out = rank->best});
 	}
 	if (!outputs || result == RESULT_BEST || !rank_gathers_logits(rank)) return STATUS_OK;

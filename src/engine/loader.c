@@ -33,7 +33,8 @@ static const struct part linear_parts[] = {
 	LINEAR(SHARED_GATE, moe.shared_gate_up), LINEAR(SHARED_UP, moe.shared_gate_up), LINEAR(SHARED_DOWN, moe.shared_down),
 };
 static const struct part vector_parts[] = {
-	LINEAR(INPUT_NORM, input_norm), LINEAR(POST_NORM, post_norm), LINEAR(Q_NORM, q_norm), LINEAR(K_NORM, k_norm),
+	LINEAR(INPUT_NORM, input_norm), LINEAR(POST_NORM, post_norm), LINEAR(MIXED_NORM, mixed_norm), LINEAR(MLP_NORM, mlp_norm),
+	LINEAR(Q_NORM, q_norm), LINEAR(K_NORM, k_norm),
 	LINEAR(Q_BIAS, qkv_bias), LINEAR(K_BIAS, qkv_bias), LINEAR(V_BIAS, qkv_bias), LINEAR(Q_GATE_BIAS, qkv_bias), LINEAR(O_BIAS, o_bias),
 	LINEAR(GDN_CONV_Q, gdn.conv), LINEAR(GDN_CONV_K, gdn.conv), LINEAR(GDN_CONV_V, gdn.conv),
 	LINEAR(GDN_A_LOG, gdn.a_log), LINEAR(GDN_DT_BIAS, gdn.dt_bias), LINEAR(GDN_NORM, gdn.norm),
@@ -48,6 +49,7 @@ static enum status check_ops(const struct model_config *c, const struct device_o
 	if (model_gdn_layers(c) && !ops->ops.gdn) lacks = "gated delta-net layers";
 	if (c->attn_output_gate && !ops->ops.gate) lacks = "gated attention";
 	if (c->moe.layers && !ops->ops.moe) lacks = "experts";
+	if (c->four_norms && !(ops->ops.norm_add && ops->ops.geglu && ops->ops.softcap)) lacks = "Gemma's norms";
 	if (!lacks) return STATUS_OK;
 	return FAIL(err, UNSUPPORTED, "%s: --device %s has no kernels for %s; take --device cpu", c->model_type, ops->name, lacks);
 }

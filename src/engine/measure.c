@@ -43,6 +43,14 @@ static bool append_name(char *text, size_t bytes, const char *name)
 	return n >= 0 && (size_t)n < bytes - used;
 }
 
+/* A fused op is one family's alone. */
+static bool use_is_of(enum linear_use use, const struct plan_family *f)
+{
+	if (use == LINEAR_USE_ATTENTION_IN) return !strcmp(f->family, "attn qkv");
+	if (use == LINEAR_USE_MLP_IN) return !strcmp(f->family, "mlp gate_up");
+	return !strcmp(f->kind, "row") == (use == LINEAR_USE_PARTIAL || use == LINEAR_USE_ACCUMULATE);
+}
+
 /* The families of the model that have this shape on a rank. The rows of a split vocabulary are this rank's own, which may be other than planned. */
 static void families_of(const struct plan_degree *plan, const struct rank *rank, const struct linear_key *key, char *text, size_t bytes)
 {
@@ -50,8 +58,8 @@ static void families_of(const struct plan_degree *plan, const struct rank *rank,
 	text[0] = 0;
 	for (int i = 0; i < plan->families; i++) {
 		const struct plan_family *f = &plan->family[i];
-		bool shape = f->local_n == key->n && f->local_k == key->k, split = !strcmp(f->kind, "row");
-		if (!f->runs || !shape || !strcmp(f->family, "lm_head") || split != (key->use == LINEAR_USE_PARTIAL || key->use == LINEAR_USE_ACCUMULATE)) continue;
+		bool shape = f->local_n == key->n && f->local_k == key->k;
+		if (!f->runs || !shape || !strcmp(f->family, "lm_head") || !use_is_of(key->use, f)) continue;
 		if (!append_name(text, bytes, f->family)) return;
 	}
 	if (head->n == key->n && head->k == key->k && key->use == LINEAR_USE_PLAIN) (void)!append_name(text, bytes, "lm_head");
@@ -72,7 +80,7 @@ int tandem_explain_dispatch(const struct tandem *t, void (*each)(void *context, 
 		char families[WHITELIST_TEXT_BYTES], why[DISPATCH_WHY_BYTES];
 		const struct whitelist_entry *entry = dispatch_describe(rank, note, why);
 		families_of(&plan, rank, key, families, sizeof families);
-		each(context, &(struct tandem_dispatch){.families = families, .use = linear_use_text(key->use), .dtype = dtype_name(key->dtype), .m = key->m, .n = key->n,
+		each(context, &(struct tandem_dispatch){.families = families, .use = linear_use_name(key->use), .dtype = dtype_name(key->dtype), .m = key->m, .n = key->n,
 		                                        .k = key->k, .kernel = note->ran.kernel, .mode = note->ran.mode, .ratio = entry ? entry->ratio : 0, .why = why,
 		                                        .calls = note->calls});
 	}

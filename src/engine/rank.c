@@ -11,7 +11,7 @@ struct rank_shape rank_shape(const struct model_config *c, int world_size)
 {
 	struct rank_shape s = {.q_heads = c->q_heads / world_size,
 	                       .kv_heads = c->kv_heads >= world_size ? c->kv_heads / world_size : 1,
-	                       .inner = c->intermediate_size / world_size};
+	                       .inner = c->moe.layers < c->layers ? c->intermediate_size / world_size : 0};
 	s.q_cols = s.q_heads * c->head_dim;
 	s.kv_cols = s.kv_heads * c->head_dim;
 	s.qkv_cols = s.q_cols * (c->attn_output_gate ? 2 : 1) + 2 * s.kv_cols;
@@ -124,6 +124,7 @@ static enum status prepare_buffers(struct rank *rank, struct error *err)
 		const char *what;
 	} list[] = {
 		{&b->x, rows * hidden * sizeof(float), "residual stream"},
+		{&b->y, c->four_norms ? rows * hidden * sizeof(float) : 0, "rows to be added"},
 		{&b->h, rows * hidden * act, "normed rows"},
 		{&b->qkv, rows * (size_t)largest(shape.qkv_cols, shape.qkvz_cols) * act, "qkv rows"},
 		{&b->ba, rows * 2 * (size_t)shape.gdn_v_heads * act, "ba rows"},
@@ -136,6 +137,8 @@ static enum status prepare_buffers(struct rank *rank, struct error *err)
 		{&b->logits, outputs * logits_columns(rank) * sizeof(float), "logits"},
 		{&b->rope, (size_t)rank->options.max_context * rotary * sizeof(float), "rope table"},
 		{&b->cos_sin, rows * rotary * sizeof(float), "rope rows"},
+		{&b->rope_local, c->two_ropes ? (size_t)rank->options.max_context * rotary * sizeof(float) : 0, "rope table of sliding layers"},
+		{&b->cos_sin_local, c->two_ropes ? rows * rotary * sizeof(float) : 0, "rope rows of sliding layers"},
 		{&b->meta, meta, "step metadata"},
 	};
 	for (size_t i = 0; i < sizeof list / sizeof *list; i++) {
@@ -174,16 +177,15 @@ static enum status prepare_sampler(struct rank *rank, struct error *err)
 
 #define ROPE_CHUNK 256 /* positions */
 
-static enum status prepare_rope(struct rank *rank, struct error *err)
+static enum status fill_rope(struct rank *rank, const struct rope_table *table, float *out, struct error *err)
 {
-	const struct rope_table *table = &rank->model->rope;
 	const size_t row = (size_t)table->rotary_dim;
 	float *chunk = mem_zalloc(ROPE_CHUNK * row, sizeof *chunk, "rope rows", err);
 	enum status st = chunk ? STATUS_OK : STATUS_NO_MEMORY;
 	for (int at = 0; at < rank->options.max_context && st == STATUS_OK; at += ROPE_CHUNK) {
 		int n = rank->options.max_context - at < ROPE_CHUNK ? rank->options.max_context - at : ROPE_CHUNK;
 		for (int i = 0; i < n; i++) rope_row(table, at + i, chunk + (size_t)i * row);
-		TRY_GOTO(rank->device->vt->copy(rank->stream, rank->buffers.rope + (size_t)at * row, chunk, (size_t)n * row * sizeof *chunk, COPY_TO_DEVICE,
+		TRY_GOTO(rank->device->vt->copy(rank->stream, out + (size_t)at * row, chunk, (size_t)n * row * sizeof *chunk, COPY_TO_DEVICE,
 		                                err), out);
 		TRY_GOTO(rank->device->vt->stream_sync(rank->stream, group_deadline(rank->group), group_abort_flag(rank->group), err), out);
 	}
@@ -206,7 +208,8 @@ enum status rank_prepare(struct rank *rank, struct error *err)
 		TRY(rank_alloc(rank, gdn_cache_bytes(&rank->state.layout), MEM_STATE, "state of sequences", &rank->state.data, err));
 	TRY(prepare_buffers(rank, err));
 	TRY(prepare_sampler(rank, err));
-	return prepare_rope(rank, err);
+	if (c->two_ropes) TRY(fill_rope(rank, &rank->model->rope_local, rank->buffers.rope_local, err));
+	return fill_rope(rank, &rank->model->rope, rank->buffers.rope, err);
 }
 
 void rank_release(struct rank *rank)

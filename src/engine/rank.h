@@ -56,7 +56,8 @@ struct layer_weights {
 	float *qkv_bias;              /* [outputs of qkv] or NULL */
 	float *o_bias, *down_bias;    /* [H] or NULL: added once, after the sum */
 	float *gate_up_bias;          /* [2I/P] or NULL */
-	float *input_norm, *post_norm; /* [H]; centred ones (config.centred_norms) with their 1 added, as all norms here */
+	float *mixed_norm, *mlp_norm;  /* [H] of what attention and the MLP add to the residual stream, or NULL */
+	float *input_norm, *post_norm; /* [H], before them; centred ones (config.centred_norms) with their 1 added, as all norms here */
 	float *q_norm, *k_norm;       /* [D] or NULL */
 };
 
@@ -73,6 +74,7 @@ struct rank_weights {
  * where no type is said. */
 struct rank_buffers {
 	float *x;       /* [T, H] residual stream */
+	float *y;       /* [T, H] what a sub-layer adds to it, where that is normed first; NULL: it is not */
 	void *h;        /* [T, H] normed */
 	void *qkv;      /* [T, outputs of qkv, or of qkvz] */
 	void *ba;       /* [T, 2 Hv/P] */
@@ -87,6 +89,7 @@ struct rank_buffers {
 	void *sample_scratch;
 	float *rope;    /* [context, rotary_dim] cos and sin of every position */
 	float *cos_sin; /* [T, rotary_dim] of the step's rows */
+	float *rope_local, *cos_sin_local; /* the same of sliding layers, where they have a rope of their own */
 	char *meta;     /* device copy of meta_host */
 	char *meta_host; /* host: the arrays of a step, one after another (rank.c) */
 };
@@ -101,7 +104,7 @@ struct recorded_step {
 struct model {
 	struct model_config config;
 	struct manifest manifest;
-	struct rope_table rope;
+	struct rope_table rope, rope_local; /* rope_local: where config.two_ropes */
 	struct source *source;
 	int tree_leaves;
 };

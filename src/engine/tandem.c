@@ -153,6 +153,7 @@ static enum status open_model(struct tandem *t, const struct tandem_options *o, 
 	if (o->whitelist) TRY(open_whitelist(t, o->whitelist, err));
 	m->tree_leaves = shard_tree_leaves(&m->config);
 	TRY(rope_init(&m->rope, &m->config, err));
+	if (m->config.two_ropes) TRY(rope_init_local(&m->rope_local, &m->config, err));
 	if (o->random_weights) TRY(source_open_random(&m->source, o->random_seed, m->config.dtype, err));
 	else TRY(source_open_checkpoint(&m->source, o->model, &t->log, err));
 	manifest_match(&m->config, m->source);

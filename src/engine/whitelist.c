@@ -11,16 +11,6 @@
 
 #define MAX_ROWS (1 << 20)
 
-const char *linear_use_text(enum linear_use use)
-{
-	static const char *const names[] = {
-#define X(code, name) name,
-		LINEAR_USE_LIST(X)
-#undef X
-	};
-	return (unsigned)use < LINEAR_USE_COUNT ? names[use] : "?";
-}
-
 void whitelist_fini(struct whitelist *w)
 {
 	free(w->shape);
@@ -88,7 +78,7 @@ static enum status check_entry(const struct whitelist *w, int i, const char *who
 		const struct linear_preference *other = &w->entry[j].prefer;
 		if (same_problem(&other->key, &p->key) && p->m_low <= other->m_high && other->m_low <= p->m_high)
 			return FAIL(err, BAD_INPUT, "%s: entries %d and %d both are for %s [%d x %d] with m %d; leave one out", whose, j + 1, i + 1,
-			            linear_use_text(p->key.use), p->key.n, p->key.k, p->m_low > other->m_low ? p->m_low : other->m_low);
+			            linear_use_name(p->key.use), p->key.n, p->key.k, p->m_low > other->m_low ? p->m_low : other->m_low);
 	}
 	return STATUS_OK;
 }

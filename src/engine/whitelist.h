@@ -75,6 +75,4 @@ enum status whitelist_check_model(const struct whitelist *whitelist, const struc
 /* The entry for key.m rows of this problem; NULL: none. */
 const struct whitelist_entry *whitelist_find(const struct whitelist *whitelist, const struct linear_key *key);
 
-const char *linear_use_text(enum linear_use use);
-
 #endif

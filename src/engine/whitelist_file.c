@@ -105,7 +105,7 @@ static enum status read_use(const struct fields *f, enum linear_use *out, struct
 	TRY(read_text(f, "use", name, sizeof name, err));
 	for (int i = 0; i < LINEAR_USE_COUNT; i++) {
 		*out = (enum linear_use)i;
-		if (!strcmp(linear_use_text(*out), name)) return STATUS_OK;
+		if (!strcmp(linear_use_name(*out), name)) return STATUS_OK;
 	}
 	return fields_refuse(f, "use", "linear, linear +=, linear partial, attention_in or mlp_in", fields_get(f, "use"), err);
 }
@@ -239,7 +239,7 @@ static json_t *entries_json(const struct whitelist *w)
 	for (int i = 0; list && i < w->entries; i++) {
 		const struct whitelist_entry *e = &w->entry[i];
 		const struct linear_preference *p = &e->prefer;
-		json_array_append_new(list, json_pack("{s:s,s:s,s:i,s:i,s:i,s:i,s:s,s:s,s:b,s:o,s:s}", "use", linear_use_text(p->key.use), "dtype",
+		json_array_append_new(list, json_pack("{s:s,s:s,s:i,s:i,s:i,s:i,s:s,s:s,s:b,s:o,s:s}", "use", linear_use_name(p->key.use), "dtype",
 		                                      dtype_name(p->key.dtype), "n", p->key.n, "k", p->key.k, "m_low", p->m_low, "m_high", p->m_high, "kernel",
 		                                      p->variant.kernel, "mode", p->variant.mode, "invariant", p->variant.invariant, "ratio", ratio_json(e->ratio),
 		                                      "where", e->where));

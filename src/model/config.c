@@ -1,6 +1,7 @@
 #include "model/config.h"
 
 #include <libgen.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -34,7 +35,16 @@ enum {
 	GDN_BY_K_HEAD = 1 << 8,
 	NO_DENSE_MLP = 1 << 9, /* every layer has experts; no intermediate_size */
 	NORM_TOPK = 1 << 10,   /* norm_topk_prob: its default, or what holds where the class has no such key */
+	GEMMA = 1 << 11,       /* four norms, scaled embedding, gelu, query_pre_attn_scalar, sliding layers */
+	LOCAL_ROPE = 1 << 12,  /* sliding layers have a rope of their own */
 };
+
+/* What only the Gemma classes give defaults for. */
+static const struct gemma {
+	int q_heads, vocab;
+	int pattern; /* one layer in so many is full, the others slide */
+	double attn_softcap, final_softcap; /* 0: none */
+} gemma2 = {8, 256000, 2, 50, 30}, gemma3 = {8, 262208, 6, 0, 0};
 
 /* One line per architecture: what differs from Llama. HF's configuration classes are the source of the defaults. */
 static const struct family {
@@ -45,7 +55,7 @@ static const struct family {
 	int max_position;
 	int window; /* default sliding_window */
 	int experts_per_token;
-	const char *cannot_run;
+	const struct gemma *gemma; /* of the GEMMA ones */
 } families[] = {
 	{"llama", ATTENTION_BIAS | MLP_BIAS, 0, 0, 2048, 0, 0, NULL},
 	{"mistral", WINDOW_ALL, 0, 8, 131072, 4096, 0, NULL},
@@ -57,6 +67,9 @@ static const struct family {
 	{"qwen3_5_moe_text", ATTENTION_BIAS | QK_NORM | HYBRID | MOE | NO_DENSE_MLP | NORM_TOPK, 256, 2, 32768, 0, 8, NULL},
 	{"qwen3_5_moe", ATTENTION_BIAS | QK_NORM | HYBRID | MOE | NO_DENSE_MLP | NORM_TOPK, 256, 2, 32768, 0, 8, NULL},
 	{"qwen3_next", ATTENTION_BIAS | QK_NORM | HYBRID | MOE | GDN_BY_K_HEAD | NORM_TOPK, 256, 2, 32768, 0, 10, NULL},
+	{"gemma2", ATTENTION_BIAS | GEMMA, 256, 4, 8192, 4096, 0, &gemma2},
+	{"gemma3_text", ATTENTION_BIAS | QK_NORM | GEMMA | LOCAL_ROPE, 256, 4, 131072, 4096, 0, &gemma3},
+	{"gemma3", ATTENTION_BIAS | QK_NORM | GEMMA | LOCAL_ROPE, 256, 4, 131072, 4096, 0, &gemma3},
 };
 #define FAMILIES (sizeof families / sizeof *families)
 
@@ -80,7 +93,7 @@ static enum status unknown_model(const struct reader *r, const char *type)
 {
 	char known[200] = "";
 	for (size_t i = 0, n = 0; i < FAMILIES; i++)
-		if (!families[i].cannot_run) n += (size_t)snprintf(known + n, sizeof known - n, "%s%s", n ? ", " : "", families[i].type);
+		n += (size_t)snprintf(known + n, sizeof known - n, "%s%s", n ? ", " : "", families[i].type);
 	return FAIL(r->err, UNSUPPORTED, "%s: model_type \"%.60s\" is not implemented; models that run: %s", r->top.file, type, known);
 }
 
@@ -113,14 +126,23 @@ static enum status need_int(const struct fields *f, const char *key, int64_t hi,
 	return fields_int(f, key, 1, hi, value, err);
 }
 
+/* fallback 0: there is none. */
+static enum status need_int_or(const struct fields *f, const char *key, int64_t hi, int fallback, int *value, struct error *err)
+{
+	if (!fallback) return need_int(f, key, hi, value, err);
+	*value = fallback;
+	return fields_int(f, key, 1, hi, value, err);
+}
+
 static enum status read_sizes(struct reader *r)
 {
 	struct model_config *c = r->config;
 	const struct fields *f = &r->text;
 	TRY(need_int(f, "hidden_size", MAX_HIDDEN, &c->hidden_size, r->err));
 	TRY(need_int(f, "num_hidden_layers", MODEL_MAX_LAYERS, &c->layers, r->err));
-	TRY(need_int(f, "num_attention_heads", MAX_HEADS, &c->q_heads, r->err));
-	TRY(need_int(f, "vocab_size", MAX_VOCAB, &c->vocab_size, r->err));
+	const struct gemma *gemma = r->family->gemma; /* its configs may leave these out */
+	TRY(need_int_or(f, "num_attention_heads", MAX_HEADS, gemma ? gemma->q_heads : 0, &c->q_heads, r->err));
+	TRY(need_int_or(f, "vocab_size", MAX_VOCAB, gemma ? gemma->vocab : 0, &c->vocab_size, r->err));
 	if (!(r->family->flags & NO_DENSE_MLP)) TRY(need_int(f, "intermediate_size", MAX_INTERMEDIATE, &c->intermediate_size, r->err));
 
 	/* Absent and null differ: null says "one per query head", absent takes the class default where that is possible at all. */
@@ -162,14 +184,42 @@ static enum status refuse_switch(const struct reader *r, const char *key)
 	            r->family->type);
 }
 
+/* c tanh(x / c); 0: none. Null and absent differ. */
+static enum status read_softcap(struct reader *r, const char *key, double fallback, bool known, float *out)
+{
+	double cap = json_object_get(r->text.object, key) ? 0 : fallback;
+	TRY(fields_number(&r->text, key, 0, true, 1e6, &cap, r->err));
+	*out = (float)cap;
+	if (*out == 0 || known) return STATUS_OK;
+	return FAIL(r->err, UNSUPPORTED, "%s: %s%s is not implemented for %s; use a model without it", r->text.file, r->text.section, key, r->family->type);
+}
+
+static enum status read_gemma(struct reader *r)
+{
+	struct model_config *c = r->config;
+	const struct gemma *gemma = r->family->gemma;
+	double scalar = gemma ? 256 : c->head_dim;
+	/* The class of Gemma 3 has the key for scores and does not use it. */
+	TRY(read_softcap(r, "attn_logit_softcapping", gemma ? gemma->attn_softcap : 0, gemma && !(r->family->flags & LOCAL_ROPE), &c->attn_softcap));
+	TRY(read_softcap(r, "final_logit_softcapping", gemma ? gemma->final_softcap : 0, gemma != NULL, &c->final_softcap));
+	if (gemma) {
+		TRY(fields_number(&r->text, "query_pre_attn_scalar", 0, true, 1e9, &scalar, r->err));
+		TRY(refuse_switch(r, "use_bidirectional_attention"));
+		c->four_norms = c->scaled_embedding = c->tied = true;
+	}
+	c->query_scale = gemma ? (float)pow(scalar, -0.5) : 1.0f / sqrtf((float)c->head_dim);
+	return STATUS_OK;
+}
+
 static enum status read_switches(struct reader *r)
 {
 	struct model_config *c = r->config;
 	const struct fields *f = &r->text;
-	const char *act = "silu";
-	TRY(fields_string(f, "hidden_act", &act, r->err));
-	if (strcmp(act, "silu") != 0 && strcmp(act, "swish") != 0)
-		return FAIL(r->err, UNSUPPORTED, "%s: %shidden_act \"%.40s\" is not implemented; only \"silu\" is", f->file, f->section, act);
+	c->gelu = r->family->flags & GEMMA;
+	const char *key = c->gelu ? "hidden_activation" : "hidden_act", *wanted = c->gelu ? "gelu_pytorch_tanh" : "silu", *act = wanted;
+	TRY(fields_string(f, key, &act, r->err));
+	if (strcmp(act, wanted) != 0 && (c->gelu || strcmp(act, "swish") != 0))
+		return FAIL(r->err, UNSUPPORTED, "%s: %s%s \"%.40s\" is not implemented; only \"%s\" is", f->file, f->section, key, act, wanted);
 
 	if (r->family->flags & ATTENTION_BIAS) {
 		TRY(fields_bool(f, "attention_bias", &c->o_bias, r->err));
@@ -181,12 +231,8 @@ static enum status read_switches(struct reader *r)
 	if (r->family->flags & MLP_BIAS) TRY(fields_bool(f, "mlp_bias", &c->mlp_bias, r->err));
 	else TRY(refuse_switch(r, "mlp_bias"));
 	c->qk_norm = r->family->flags & QK_NORM;
-	c->centred_norms = r->family->flags & HYBRID;
-
-	static const char *const softcaps[] = {"attn_logit_softcapping", "final_logit_softcapping"};
-	for (size_t i = 0; i < 2; i++)
-		if (fields_get(f, softcaps[i]))
-			return FAIL(r->err, UNSUPPORTED, "%s: %s%s is not implemented; use a model without it", f->file, f->section, softcaps[i]);
+	c->centred_norms = r->family->flags & (HYBRID | GEMMA);
+	TRY(read_gemma(r));
 
 	/* The outer level decides, as in HF; the inner one counts where the outer is silent. */
 	TRY(fields_bool(f, "tie_word_embeddings", &c->tied, r->err));
@@ -297,6 +343,39 @@ static enum status read_rope_scaling(const struct reader *r, const struct fields
 	return STATUS_OK;
 }
 
+static void default_rope(struct rope_config *rope, double theta, int64_t original)
+{
+	*rope = (struct rope_config){.type = ROPE_DEFAULT, .theta = theta, .factor = 1, .beta_fast = 32, .beta_slow = 1, .truncate = true,
+	                             .original_max_position = original};
+}
+
+/* rope_parameters by layer type; or, in older files, rope_theta, rope_local_base_freq, and rope_scaling for the full layers alone. */
+static enum status read_two_ropes(struct reader *r)
+{
+	struct model_config *c = r->config;
+	const struct fields *f = &r->text;
+	static const char *const types[] = {"full_attention", "sliding_attention"}, *const thetas[] = {"rope_theta", "rope_local_base_freq"};
+	struct rope_config *const ropes[] = {&c->rope, &c->rope_local};
+	const json_t *all = fields_get(f, "rope_parameters"), *scaling = fields_get(f, "rope_scaling");
+	c->two_ropes = true;
+	c->rotary_dim = c->head_dim;
+	if (all && (!json_is_object(all) || !(json_object_get(all, types[0]) || json_object_get(all, types[1]))))
+		return fields_refuse(f, "rope_parameters", "an object with full_attention and sliding_attention", all, r->err);
+	if (scaling && (!json_is_object(scaling) || all)) return fields_refuse(f, "rope_scaling", all ? "nothing beside rope_parameters" : "an object", scaling, r->err);
+	for (int i = 0; i < 2; i++) {
+		default_rope(ropes[i], i ? 10000 : 1000000, c->max_position);
+		TRY(fields_number(f, thetas[i], 1, true, 1e15, &ropes[i]->theta, r->err));
+		const json_t *own = all ? json_object_get(all, types[i]) : i ? NULL : scaling;
+		if (!own || json_is_null(own)) continue;
+		if (!json_is_object(own)) return fields_refuse(f, types[i], "an object", own, r->err);
+		const struct fields part = {own, f->file, all ? (i ? "rope_parameters.sliding_attention." : "rope_parameters.full_attention.") : "rope_scaling."};
+		TRY(fields_number(&part, "rope_theta", 1, true, 1e15, &ropes[i]->theta, r->err));
+		TRY(read_rope_scaling(r, &part, ropes[i]));
+		if (ropes[i]->type == ROPE_DYNAMIC) return FAIL(r->err, UNSUPPORTED, "%s: %srope_type dynamic is not implemented for %s", f->file, part.section, r->family->type);
+	}
+	return STATUS_OK;
+}
+
 /* Of the two homes of rope settings HF prefers rope_scaling, unless it is null or empty. */
 static enum status rope_object(const struct reader *r, struct fields *out)
 {
@@ -341,8 +420,8 @@ static enum status read_rope(struct reader *r)
 {
 	struct model_config *c = r->config;
 	struct rope_config *rope = &c->rope;
-	*rope = (struct rope_config){.type = ROPE_DEFAULT, .theta = 10000, .factor = 1, .beta_fast = 32, .beta_slow = 1, .truncate = true};
-	rope->original_max_position = c->max_position;
+	if (r->family->flags & LOCAL_ROPE) return read_two_ropes(r);
+	default_rope(rope, 10000, c->max_position);
 	struct fields scaling = {NULL, r->text.file, ""};
 	TRY(rope_object(r, &scaling));
 	TRY(fields_number(&r->text, "rope_theta", 1, true, 1e15, &rope->theta, r->err));
@@ -367,16 +446,19 @@ static enum status read_layer_kinds(struct reader *r)
 	struct model_config *c = r->config;
 	const struct fields *f = &r->text;
 	unsigned flags = r->family->flags;
-	bool use_window = flags & WINDOW_ALL;
+	bool use_window = flags & (WINDOW_ALL | GEMMA);
+	int pattern = flags & GEMMA ? r->family->gemma->pattern : 0;
 	if (flags & WINDOW_LAYER) TRY(fields_bool(f, "use_sliding_window", &use_window, r->err));
 	int window = json_object_get(f->object, "sliding_window") ? 0 : r->family->window, max_window_layers = 28, interval = 4;
-	if (flags & (WINDOW_ALL | WINDOW_LAYER)) TRY(fields_int(f, "sliding_window", 1, MAX_POSITION, &window, r->err));
+	if (flags & (WINDOW_ALL | WINDOW_LAYER | GEMMA)) TRY(fields_int(f, "sliding_window", 1, MAX_POSITION, &window, r->err));
 	c->sliding_window = use_window ? window : 0;
 	if (flags & WINDOW_LAYER) TRY(fields_int(f, "max_window_layers", 0, MAX_POSITION, &max_window_layers, r->err));
 	if (flags & HYBRID) TRY(fields_int(f, "full_attention_interval", 1, MODEL_MAX_LAYERS, &interval, r->err));
+	if (flags & LOCAL_ROPE) TRY(fields_int(f, "sliding_window_pattern", 1, MODEL_MAX_LAYERS, &pattern, r->err));
+	if (flags & GEMMA && !window) return fields_need(f, "sliding_window", "a number of tokens", r->err);
 
 	for (int i = 0; i < c->layers; i++) {
-		bool slides = c->sliding_window && (flags & WINDOW_ALL || i >= max_window_layers);
+		bool slides = c->sliding_window && (flags & WINDOW_ALL || (flags & GEMMA ? (i + 1) % pattern != 0 : i >= max_window_layers));
 		c->layer_kind[i] = slides ? LAYER_SLIDING : LAYER_FULL;
 		if (flags & HYBRID && (i + 1) % interval) c->layer_kind[i] = LAYER_GDN;
 	}
@@ -392,7 +474,7 @@ static enum status read_layer_kinds(struct reader *r)
 		if (!name) return fields_refuse(f, "layer_types", "names of layer types", entry, r->err);
 		int kind = 0;
 		while (kind < 3 && strcmp(name, names[kind]) != 0) kind++;
-		bool known = kind < 3 && (kind != LAYER_GDN || flags & HYBRID) && (kind != LAYER_SLIDING || flags & (WINDOW_ALL | WINDOW_LAYER));
+		bool known = kind < 3 && (kind != LAYER_GDN || flags & HYBRID) && (kind != LAYER_SLIDING || flags & (WINDOW_ALL | WINDOW_LAYER | GEMMA));
 		if (!known)
 			return FAIL(r->err, UNSUPPORTED, "%s: %slayer_types[%d] \"%.40s\" is not implemented for %s", f->file, f->section, i, name,
 			            r->family->type);

@@ -51,11 +51,18 @@ struct model_config {
 	bool qkv_bias, o_bias, mlp_bias;
 	bool qk_norm;       /* per-head RMS norm of q and k before rope (Qwen3) */
 	bool centred_norms; /* the norms of the residual stream and of q and k store their weight less 1 */
+	bool four_norms;    /* Gemma: one before and one behind attention, and so the MLP; those behind come before the residual sum */
+	bool gelu;          /* the MLP's gate goes through gelu (tanh form), else silu */
+	bool scaled_embedding; /* rows of the embedding are multiplied by sqrt(hidden_size) */
+	float query_scale;  /* of scores */
+	float attn_softcap, final_softcap; /* scores, logits: c tanh(. / c); 0: none */
 	bool attn_output_gate; /* q_proj has D more rows behind each head's: sigmoid of these scales what attention gives */
 	bool tied;          /* lm_head aliases the embedding */
 	enum dtype dtype;   /* declared; the checkpoint's tensors decide */
 	int rotary_dim;     /* <= head_dim, even */
 	struct rope_config rope;
+	bool two_ropes;     /* sliding layers have rope_local, the others rope */
+	struct rope_config rope_local;
 	int sliding_window; /* tokens; 0: none */
 	uint8_t layer_kind[MODEL_MAX_LAYERS]; /* enum layer_kind */
 	int eos[MODEL_MAX_EOS], eos_count; /* union of config.json and generation_config.json; no default: a class default (Llama: 2)

@@ -119,7 +119,7 @@ const char *gguf_type_name(uint32_t type, char text[24]);
 enum gguf_order { GGUF_PLAIN, GGUF_Q_HEADS, GGUF_KV_HEADS };
 
 /* The GGUF name of the parameter that checkpoints of Hugging Face style call `name` (its prefix "model."); false if there is none. */
-bool gguf_name_of(const char *name, char *out, size_t size, enum gguf_order *order);
+bool gguf_name_of(const struct gguf *file, const char *name, char *out, size_t size, enum gguf_order *order);
 
 /* The config that the metadata amounts to: read as the config.json that it was made from, so that both have the same meaning, bounds and
  * refusals. Types and bytes of the tensors come with it. `architecture`: as general.architecture says. */

@@ -14,37 +14,65 @@
 
 /* ---- names ---- */
 
+static const struct architecture {
+	const char *name;       /* general.architecture */
+	const char *model_type; /* of config.json */
+	bool interleaved;       /* q and k rows, see gguf.h */
+	int gemma;              /* layers of the size whose scores are scaled by the mean width of its heads, which no key says; 0: no Gemma */
+} architectures[] = {
+	{"llama", "llama", true, 0}, /* Mistral too */
+	{"qwen2", "qwen2", false, 0},
+	{"qwen3", "qwen3", false, 0},
+	{"gemma2", "gemma2", false, 46},
+	{"gemma3", "gemma3_text", false, 62},
+};
+#define ARCHITECTURES (sizeof architectures / sizeof *architectures)
+
+static const struct architecture *find_architecture(const struct gguf *file)
+{
+	struct gguf_text name = {0};
+	struct error ignored = {0};
+	if (gguf_string(file, "general.architecture", &name, &ignored) != STATUS_OK || !name.data) return NULL;
+	for (size_t i = 0; i < ARCHITECTURES; i++)
+		if (strlen(architectures[i].name) == name.size && memcmp(architectures[i].name, name.data, name.size) == 0) return &architectures[i];
+	return NULL;
+}
+
 /* The one table of names, for all architectures. Those of layers follow "blk.<i>." and "model.layers.<i>.". */
 static const struct name {
 	const char *gguf, *checkpoint;
 	bool in_layer;
 	enum weight_role role;
 	enum gguf_order order;
+	enum { ANY, TWO_NORMS, FOUR_NORMS } where; /* by the norms that a layer has */
 } names[] = {
-	{"token_embd.weight", "model.embed_tokens.weight", false, WEIGHT_EMBED, GGUF_PLAIN},
-	{"output_norm.weight", "model.norm.weight", false, WEIGHT_FINAL_NORM, GGUF_PLAIN},
-	{"output.weight", "lm_head.weight", false, WEIGHT_LM_HEAD, GGUF_PLAIN},
-	{"attn_norm.weight", "input_layernorm.weight", true, WEIGHT_INPUT_NORM, GGUF_PLAIN},
-	{"ffn_norm.weight", "post_attention_layernorm.weight", true, WEIGHT_POST_NORM, GGUF_PLAIN},
-	{"attn_q.weight", "self_attn.q_proj.weight", true, WEIGHT_Q, GGUF_Q_HEADS},
-	{"attn_k.weight", "self_attn.k_proj.weight", true, WEIGHT_K, GGUF_KV_HEADS},
-	{"attn_v.weight", "self_attn.v_proj.weight", true, WEIGHT_V, GGUF_PLAIN},
-	{"attn_output.weight", "self_attn.o_proj.weight", true, WEIGHT_O, GGUF_PLAIN},
-	{"attn_q.bias", "self_attn.q_proj.bias", true, WEIGHT_Q_BIAS, GGUF_Q_HEADS},
-	{"attn_k.bias", "self_attn.k_proj.bias", true, WEIGHT_K_BIAS, GGUF_KV_HEADS},
-	{"attn_v.bias", "self_attn.v_proj.bias", true, WEIGHT_V_BIAS, GGUF_PLAIN},
-	{"attn_output.bias", "self_attn.o_proj.bias", true, WEIGHT_O_BIAS, GGUF_PLAIN},
-	{"attn_q_norm.weight", "self_attn.q_norm.weight", true, WEIGHT_Q_NORM, GGUF_PLAIN},
-	{"attn_k_norm.weight", "self_attn.k_norm.weight", true, WEIGHT_K_NORM, GGUF_PLAIN},
-	{"ffn_gate.weight", "mlp.gate_proj.weight", true, WEIGHT_GATE, GGUF_PLAIN},
-	{"ffn_up.weight", "mlp.up_proj.weight", true, WEIGHT_UP, GGUF_PLAIN},
-	{"ffn_down.weight", "mlp.down_proj.weight", true, WEIGHT_DOWN, GGUF_PLAIN},
-	{"ffn_gate.bias", "mlp.gate_proj.bias", true, WEIGHT_GATE_BIAS, GGUF_PLAIN},
-	{"ffn_up.bias", "mlp.up_proj.bias", true, WEIGHT_UP_BIAS, GGUF_PLAIN},
-	{"ffn_down.bias", "mlp.down_proj.bias", true, WEIGHT_DOWN_BIAS, GGUF_PLAIN},
+	{"token_embd.weight", "model.embed_tokens.weight", false, WEIGHT_EMBED, GGUF_PLAIN, ANY},
+	{"output_norm.weight", "model.norm.weight", false, WEIGHT_FINAL_NORM, GGUF_PLAIN, ANY},
+	{"output.weight", "lm_head.weight", false, WEIGHT_LM_HEAD, GGUF_PLAIN, ANY},
+	{"attn_norm.weight", "input_layernorm.weight", true, WEIGHT_INPUT_NORM, GGUF_PLAIN, ANY},
+	{"ffn_norm.weight", "post_attention_layernorm.weight", true, WEIGHT_POST_NORM, GGUF_PLAIN, TWO_NORMS},
+	{"ffn_norm.weight", "pre_feedforward_layernorm.weight", true, WEIGHT_POST_NORM, GGUF_PLAIN, FOUR_NORMS},
+	{"post_attention_norm.weight", "post_attention_layernorm.weight", true, WEIGHT_MIXED_NORM, GGUF_PLAIN, FOUR_NORMS},
+	{"post_ffw_norm.weight", "post_feedforward_layernorm.weight", true, WEIGHT_MLP_NORM, GGUF_PLAIN, FOUR_NORMS},
+	{"attn_q.weight", "self_attn.q_proj.weight", true, WEIGHT_Q, GGUF_Q_HEADS, ANY},
+	{"attn_k.weight", "self_attn.k_proj.weight", true, WEIGHT_K, GGUF_KV_HEADS, ANY},
+	{"attn_v.weight", "self_attn.v_proj.weight", true, WEIGHT_V, GGUF_PLAIN, ANY},
+	{"attn_output.weight", "self_attn.o_proj.weight", true, WEIGHT_O, GGUF_PLAIN, ANY},
+	{"attn_q.bias", "self_attn.q_proj.bias", true, WEIGHT_Q_BIAS, GGUF_Q_HEADS, ANY},
+	{"attn_k.bias", "self_attn.k_proj.bias", true, WEIGHT_K_BIAS, GGUF_KV_HEADS, ANY},
+	{"attn_v.bias", "self_attn.v_proj.bias", true, WEIGHT_V_BIAS, GGUF_PLAIN, ANY},
+	{"attn_output.bias", "self_attn.o_proj.bias", true, WEIGHT_O_BIAS, GGUF_PLAIN, ANY},
+	{"attn_q_norm.weight", "self_attn.q_norm.weight", true, WEIGHT_Q_NORM, GGUF_PLAIN, ANY},
+	{"attn_k_norm.weight", "self_attn.k_norm.weight", true, WEIGHT_K_NORM, GGUF_PLAIN, ANY},
+	{"ffn_gate.weight", "mlp.gate_proj.weight", true, WEIGHT_GATE, GGUF_PLAIN, ANY},
+	{"ffn_up.weight", "mlp.up_proj.weight", true, WEIGHT_UP, GGUF_PLAIN, ANY},
+	{"ffn_down.weight", "mlp.down_proj.weight", true, WEIGHT_DOWN, GGUF_PLAIN, ANY},
+	{"ffn_gate.bias", "mlp.gate_proj.bias", true, WEIGHT_GATE_BIAS, GGUF_PLAIN, ANY},
+	{"ffn_up.bias", "mlp.up_proj.bias", true, WEIGHT_UP_BIAS, GGUF_PLAIN, ANY},
+	{"ffn_down.bias", "mlp.down_proj.bias", true, WEIGHT_DOWN_BIAS, GGUF_PLAIN, ANY},
 };
 #define NAMES (sizeof names / sizeof *names)
-_Static_assert(NAMES == WEIGHT_DENSE_ROLES, "each role of a dense model has one name");
+_Static_assert(NAMES == WEIGHT_DENSE_ROLES + 1, "each role of a dense model has one name, the norm before the MLP two");
 
 /* "<prefix><number>.<rest>": the rest, or NULL. */
 static const char *after_layer(const char *name, const char *prefix, int *layer)
@@ -58,12 +86,14 @@ static const char *after_layer(const char *name, const char *prefix, int *layer)
 	return end + 1;
 }
 
-bool gguf_name_of(const char *name, char *out, size_t size, enum gguf_order *order)
+bool gguf_name_of(const struct gguf *file, const char *name, char *out, size_t size, enum gguf_order *order)
 {
 	int layer = -1, n;
 	const char *rest = after_layer(name, "model.layers.", &layer);
+	const struct architecture *a = find_architecture(file);
 	for (size_t i = 0; i < NAMES; i++) {
 		if (names[i].in_layer != (rest != NULL) || strcmp(names[i].checkpoint, rest ? rest : name) != 0) continue;
+		if (names[i].where != ANY && (names[i].where == FOUR_NORMS) != (a && a->gemma)) continue;
 		*order = names[i].order;
 		n = rest ? snprintf(out, size, "blk.%d.%s", layer, names[i].gguf) : snprintf(out, size, "%s", names[i].gguf);
 		return n > 0 && (size_t)n < size;
@@ -86,33 +116,12 @@ static bool role_of(const char *name, enum weight_role *role)
 
 /* ---- config ---- */
 
-static const struct architecture {
-	const char *name;       /* general.architecture */
-	const char *model_type; /* of config.json */
-	bool interleaved;       /* q and k rows, see gguf.h */
-} architectures[] = {
-	{"llama", "llama", true}, /* Mistral too */
-	{"qwen2", "qwen2", false},
-	{"qwen3", "qwen3", false},
-};
-#define ARCHITECTURES (sizeof architectures / sizeof *architectures)
-
 struct reader {
 	const struct gguf *file;
 	const struct architecture *architecture;
 	json_t *json; /* the config.json in the making */
 	struct error *err;
 };
-
-static const struct architecture *find_architecture(const struct gguf *file)
-{
-	struct gguf_text name = {0};
-	struct error ignored = {0};
-	if (gguf_string(file, "general.architecture", &name, &ignored) != STATUS_OK || !name.data) return NULL;
-	for (size_t i = 0; i < ARCHITECTURES; i++)
-		if (strlen(architectures[i].name) == name.size && memcmp(architectures[i].name, name.data, name.size) == 0) return &architectures[i];
-	return NULL;
-}
 
 bool gguf_interleaves(const struct gguf *file)
 {
@@ -226,7 +235,7 @@ static enum status refuse_unknown(struct reader *r)
 	TRY(gguf_int(r->file, key_of(r, "expert_count", key), 0, INT32_MAX, &experts, r->err));
 	if (experts > 0) return refuse(r, "expert_count", "mixture of experts is not implemented");
 	TRY(gguf_int(r->file, key_of(r, "attention.sliding_window", key), 0, INT32_MAX, &window, r->err));
-	if (window && strcmp(r->architecture->name, "llama") != 0)
+	if (window && strcmp(r->architecture->name, "llama") != 0 && !r->architecture->gemma)
 		return refuse(r, "attention.sliding_window", "which layers it is for is not said; convert the model without it");
 	int64_t keys = 0, values = 0;
 	TRY(gguf_int(r->file, key_of(r, "attention.key_length", key), 0, INT32_MAX, &keys, r->err));
@@ -267,17 +276,51 @@ static enum status convert_scaling(struct reader *r, json_t *scaling)
 	return copy_number(r, "rope.scaling.yarn_beta_slow", scaling, "beta_slow");
 }
 
+static enum status set(struct reader *r, json_t *object, const char *key, json_t *value)
+{
+	if (value && json_object_set_new(object, key, value) == 0) return STATUS_OK;
+	return FAIL(r->err, NO_MEMORY, "%s: no memory for its metadata", r->file->path);
+}
+
+/* Where the rope of the layers that are not sliding goes. Gemma 3 has two; the other's base was 10000 before there was a key for it. */
+static enum status rope_home(struct reader *r, json_t *scaling)
+{
+	if (strcmp(r->architecture->name, "gemma3") != 0) return put(r, "rope_parameters", scaling);
+	json_t *both = json_object(), *local = json_object();
+	TRY(put(r, "rope_parameters", both));
+	TRY(set(r, both, "full_attention", scaling));
+	TRY(set(r, both, "sliding_attention", local));
+	TRY(set(r, local, "rope_type", json_string("default")));
+	TRY(set(r, local, "rope_theta", json_real(10000)));
+	return copy_number(r, "rope.freq_base_swa", local, "rope_theta");
+}
+
+static enum status convert_gemma(struct reader *r)
+{
+	char key[80];
+	int64_t layers = 0, heads = 1, hidden = 0, width = 0;
+	if (!r->architecture->gemma) return STATUS_OK;
+	TRY(copy_int(r, "attention.sliding_window", "sliding_window"));
+	TRY(copy_int(r, "attention.sliding_window_pattern", "sliding_window_pattern"));
+	TRY(copy_number(r, "attn_logit_softcapping", r->json, "attn_logit_softcapping"));
+	TRY(copy_number(r, "final_logit_softcapping", r->json, "final_logit_softcapping"));
+	TRY(gguf_int(r->file, key_of(r, "block_count", key), 0, INT32_MAX, &layers, r->err));
+	TRY(gguf_int(r->file, key_of(r, "embedding_length", key), 1, INT32_MAX, &hidden, r->err));
+	TRY(gguf_int(r->file, key_of(r, "attention.head_count", key), 1, INT32_MAX, &heads, r->err));
+	width = 256;
+	TRY(gguf_int(r->file, key_of(r, "attention.key_length", key), 1, INT32_MAX, &width, r->err));
+	return put(r, "query_pre_attn_scalar", json_integer(layers == r->architecture->gemma ? hidden / heads : width));
+}
+
 static enum status convert_rope(struct reader *r)
 {
 	json_t *scaling = json_object();
-	TRY(put(r, "rope_parameters", scaling));
+	TRY(rope_home(r, scaling));
 	TRY(copy_number(r, "rope.freq_base", scaling, "rope_theta"));
 	if (gguf_tensor(r->file, "rope_factors_long.weight") || gguf_tensor(r->file, "rope_factors_short.weight"))
 		return FAIL(r->err, UNSUPPORTED, "%s: rope factors that depend on the length are not implemented", r->file->path);
 	TRY(convert_scaling(r, scaling));
-	if (json_object_get(scaling, "rope_type")) return STATUS_OK;
-	return json_object_set_new(scaling, "rope_type", json_string("default")) == 0 ? STATUS_OK
-	                                                                              : FAIL(r->err, NO_MEMORY, "%s: no memory for its metadata", r->file->path);
+	return json_object_get(scaling, "rope_type") ? STATUS_OK : set(r, scaling, "rope_type", json_string("default"));
 }
 
 /* Every token after which generation ends, as far as the file names them. */
@@ -306,11 +349,12 @@ static enum status convert(struct reader *r)
 	TRY(convert_sizes(r));
 	TRY(convert_switches(r));
 	TRY(convert_rope(r));
+	TRY(convert_gemma(r));
 	TRY(convert_tokens(r));
 	/* Only Mistral has one under this architecture, and there it holds for all layers. */
 	int64_t window = 0;
 	TRY(gguf_int(r->file, key_of(r, "attention.sliding_window", key), 0, INT32_MAX, &window, r->err));
-	if (!window) return STATUS_OK;
+	if (!window || r->architecture->gemma) return STATUS_OK;
 	TRY(put(r, "model_type", json_string("mistral")));
 	json_object_del(r->json, "attention_bias");
 	json_object_del(r->json, "mlp_bias");
@@ -370,6 +414,7 @@ enum status gguf_config(struct model_config *out, const struct gguf *file, const
 		text = json_dumps(r.json, JSON_COMPACT | JSON_REAL_PRECISION(17));
 		st = text ? model_config_parse(out, text, strlen(text), file->path, log, err) : FAIL(err, NO_MEMORY, "%s: no memory for its metadata", file->path);
 	}
+	out->centred_norms = false; /* files have the 1 added */
 	if (st == STATUS_OK) st = read_rope_factors(out, file, err);
 	if (st == STATUS_OK) st = read_types(out, file, err);
 	if (st != STATUS_OK) *out = (struct model_config){0};

@@ -27,7 +27,7 @@ static void gguf_source_close(struct source *source)
 static const struct gguf_tensor *find_tensor(const struct gguf_source *g, const char *name, enum gguf_order *order)
 {
 	char own[128];
-	return gguf_name_of(name, own, sizeof own, order) ? gguf_tensor(&g->file, own) : NULL;
+	return gguf_name_of(&g->file, name, own, sizeof own, order) ? gguf_tensor(&g->file, own) : NULL;
 }
 
 static bool gguf_source_has(const struct source *source, const char *name)
@@ -49,7 +49,7 @@ static enum status gguf_source_find(struct source *source, const char *name, str
 	enum gguf_order order = GGUF_PLAIN;
 	const struct gguf_tensor *t = find_tensor(g, name, &order);
 	char expected[64], found[120], own[128] = "", type[24];
-	(void)gguf_name_of(name, own, sizeof own, &order);
+	(void)gguf_name_of(&g->file, name, own, sizeof own, &order);
 	const int64_t rows = source_rows(dims, shape), cols = source_cols(dims, shape);
 	shape_text(expected, sizeof expected, dims, shape);
 	if (!t)

@@ -152,7 +152,7 @@ static void add_mlp(struct plan_degree *d, const struct model_config *c, const s
 
 static void add_outer(struct plan_degree *d, const struct model_config *c, bool head_on_rank0, bool embedding_split)
 {
-	add_whole(d, "layer norm", "replicated", c->hidden_size, 1, 2 * c->layers, STORED);
+	add_whole(d, "layer norm", "replicated", c->hidden_size, 1, (c->four_norms ? 4 : 2) * c->layers, STORED);
 	add_whole(d, "final norm", "replicated", c->hidden_size, 1, 1, STORED);
 	/* Vocabulary rows come in whole granules of the device: within a granule of V / P. Tied, those of the head are a view of the embedding, and a split
 	 * embedding is where the head is. */
@@ -167,7 +167,7 @@ static void add_outer(struct plan_degree *d, const struct model_config *c, bool 
 static const struct {
 	const char *family;
 	int roles;
-	enum weight_role role[3];
+	enum weight_role role[4];
 } stored_families[] = {
 	{"attn q", 1, {WEIGHT_Q}},
 	{"attn k", 1, {WEIGHT_K}},
@@ -180,7 +180,7 @@ static const struct {
 	{"mlp gate, up bias", 2, {WEIGHT_GATE_BIAS, WEIGHT_UP_BIAS}},
 	{"mlp down", 1, {WEIGHT_DOWN}},
 	{"mlp down bias", 1, {WEIGHT_DOWN_BIAS}},
-	{"layer norm", 2, {WEIGHT_INPUT_NORM, WEIGHT_POST_NORM}},
+	{"layer norm", 4, {WEIGHT_INPUT_NORM, WEIGHT_POST_NORM, WEIGHT_MIXED_NORM, WEIGHT_MLP_NORM}},
 	{"final norm", 1, {WEIGHT_FINAL_NORM}},
 	{"embedding", 1, {WEIGHT_EMBED}},
 	{"lm_head", 1, {WEIGHT_LM_HEAD}},
@@ -219,29 +219,18 @@ static void sum_state(struct plan_degree *d, const struct model_config *c, const
 	d->state_per_sequence = (uint64_t)p->gdn * (conv + recurrent);
 }
 
-/* Elements of the activation type that a row takes besides its norm: without experts all that the engine keeps (qkv or qkvz and ba, attended, gate
- * and up, product); of others, which do not run yet, the widest pair of a linear's output and what is made of it. */
+/* Elements of the activation type that a row takes besides its norm: qkv or qkvz and ba, attended, gate and up and product of a dense MLP; of experts
+ * the same and an output for each that a row chooses, as if all rows were taken at once (a back end may need less). */
 static uint64_t row_elements(const struct plan_degree *d, const struct model_config *c, const struct parts *p)
 {
-	uint64_t widest = 0;
 	const int n = d->world_size;
-	if (p->dense == c->layers) {
-		int64_t qkv = local_length(p->q, n) + 2 * local_length(p->kv, n), qkvz = 2 * local_length(p->key, n) + 2 * local_length(p->value, n);
-		int64_t attended = local_length(p->attended, n), values = local_length(p->value, n);
-		return (uint64_t)((qkv > qkvz ? qkv : qkvz) + 2 * local_length(p->value_head, n) + (attended > values ? attended : values) +
-		                  3 * local_length(p->mlp, n));
-	}
-	for (int i = 0; i < d->families; i++) {
-		const struct plan_family *f = &d->family[i];
-		bool per_token = f->runs && strncmp(f->family, "moe expert", 10) != 0 && strcmp(f->kind, "vocab") != 0;
-		uint64_t width = (uint64_t)(f->local_n + f->local_k);
-		if (per_token && width > widest) widest = width;
-	}
-	if (c->moe.experts) {
-		uint64_t width = (uint64_t)c->moe.experts_per_token * (uint64_t)(2 * c->moe.intermediate / d->world_size + c->hidden_size);
-		if (width > widest) widest = width;
-	}
-	return widest;
+	int64_t qkv = local_length(p->q, n) + 2 * local_length(p->kv, n), qkvz = 2 * local_length(p->key, n) + 2 * local_length(p->value, n);
+	int64_t attended = local_length(p->attended, n), values = local_length(p->value, n);
+	int64_t elements = (qkv > qkvz ? qkv : qkvz) + 2 * local_length(p->value_head, n) + (attended > values ? attended : values);
+	if (p->dense) elements += 3 * local_length(p->mlp, n);
+	if (p->moe) elements += c->moe.experts_per_token * (3 * local_length(p->expert, n) + c->hidden_size);
+	if (p->moe && c->moe.shared_intermediate) elements += 3 * local_length(p->shared_expert, n) + c->hidden_size;
+	return (uint64_t)elements;
 }
 
 /* As rank.c makes them: per row the residual stream and rope in f32, norm and the rest in the activation type; per output row what the head
@@ -252,7 +241,8 @@ static void sum_workspace(struct plan_degree *d, const struct model_config *c, c
 	uint64_t context = (uint64_t)(o->context > 0 ? o->context : c->max_position < 8192 ? c->max_position : 8192);
 	uint64_t hidden = (uint64_t)c->hidden_size, rotary = (uint64_t)c->rotary_dim, act = dtype_bytes(o->activation);
 	d->scratch_bytes = 2 * rows * hidden * dtype_bytes(o->partial);
-	d->workspace_bytes = rows * ((hidden + rotary) * 4 + (hidden + row_elements(d, c, p)) * act) +
+	if (c->two_ropes) rotary *= 2;
+	d->workspace_bytes = rows * ((hidden * (c->four_norms ? 2 : 1) + rotary) * 4 + (hidden + row_elements(d, c, p)) * act) +
 	                     outputs * (hidden * (4 + act) + (uint64_t)c->vocab_size * 4) + context * rotary * 4;
 }
 

@@ -59,9 +59,9 @@ static double yarn_attention(const struct rope_config *c)
 	return yarn_mscale(c->factor, 1);
 }
 
-enum status rope_init(struct rope_table *out, const struct model_config *config, struct error *err)
+static enum status init(struct rope_table *out, const struct model_config *config, const struct rope_config *rope, struct error *err)
 {
-	*out = (struct rope_table){.rotary_dim = config->rotary_dim, .scale = 1, .config = config->rope, .max_position = config->max_position};
+	*out = (struct rope_table){.rotary_dim = config->rotary_dim, .scale = 1, .config = *rope, .max_position = config->max_position};
 	if (config->rotary_dim < 2 || config->rotary_dim > ROPE_MAX_DIM || config->rotary_dim % 2)
 		return FAIL(err, UNSUPPORTED, "rope: expected an even rotary dimension from 2 to %d, found %d", ROPE_MAX_DIM, config->rotary_dim);
 	const struct rope_config *c = &out->config;
@@ -80,6 +80,16 @@ enum status rope_init(struct rope_table *out, const struct model_config *config,
 		out->inv_freq[i] = inv;
 	}
 	return STATUS_OK;
+}
+
+enum status rope_init(struct rope_table *out, const struct model_config *config, struct error *err)
+{
+	return init(out, config, &config->rope, err);
+}
+
+enum status rope_init_local(struct rope_table *out, const struct model_config *config, struct error *err)
+{
+	return init(out, config, &config->rope_local, err);
 }
 
 /* theta' of dynamic scaling for a sequence of `length` > original tokens. */

@@ -16,6 +16,8 @@ struct rope_table {
 };
 
 enum status rope_init(struct rope_table *out, const struct model_config *config, struct error *err) NODISCARD;
+/* That of sliding layers, where they have one of their own (config->two_ropes). */
+enum status rope_init_local(struct rope_table *out, const struct model_config *config, struct error *err) NODISCARD;
 /* row[0..d/2) = cos, row[d/2..d) = sin for `position`, times scale. Depends on nothing but the position (dynamic rope: theta
  * for max(position + 1, original length)), so that results do not depend on how a prompt is cut into chunks. */
 void rope_row(const struct rope_table *table, int64_t position, float *row);

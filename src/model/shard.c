@@ -20,7 +20,7 @@ enum extent {
 };
 enum condition {
 	ALWAYS, IF_UNTIED, IF_QKV_BIAS, IF_O_BIAS, IF_MLP_BIAS, IF_QK_NORM, IF_GATE, IF_GATE_BIAS, IF_FLAT, IF_BY_K_HEAD,
-	IF_STACKED, IF_PER_EXPERT, IF_SHARED
+	IF_STACKED, IF_PER_EXPERT, IF_SHARED, IF_TWO_NORMS, IF_FOUR_NORMS
 };
 /* Which layers have it. */
 enum scope { OUTER, EVERY, ATTENTION, GDN, DENSE_MLP, SPARSE_MLP };
@@ -84,7 +84,10 @@ static const struct template {
 	VECTOR(GDN_DT_BIAS, GDN, "linear_attn.dt_bias", GDN_HEADS, COLUMN, ALWAYS),
 	VECTOR(GDN_NORM, GDN, "linear_attn.norm.weight", GDN_V_DIM, REPLICATED, ALWAYS), /* never centred */
 	MATRIX(GDN_OUT, GDN, "linear_attn.out_proj.weight", HIDDEN, GDN_V, ROW, ALWAYS),
-	NORM(POST_NORM, EVERY, "post_attention_layernorm.weight", HIDDEN, ALWAYS),
+	NORM(POST_NORM, EVERY, "post_attention_layernorm.weight", HIDDEN, IF_TWO_NORMS),
+	NORM(MIXED_NORM, EVERY, "post_attention_layernorm.weight", HIDDEN, IF_FOUR_NORMS),
+	NORM(POST_NORM, EVERY, "pre_feedforward_layernorm.weight", HIDDEN, IF_FOUR_NORMS),
+	NORM(MLP_NORM, EVERY, "post_feedforward_layernorm.weight", HIDDEN, IF_FOUR_NORMS),
 	MATRIX(GATE, DENSE_MLP, "mlp.gate_proj.weight", INTERMEDIATE, HIDDEN, COLUMN, ALWAYS),
 	MATRIX(UP, DENSE_MLP, "mlp.up_proj.weight", INTERMEDIATE, HIDDEN, COLUMN, ALWAYS),
 	VECTOR(GATE_BIAS, DENSE_MLP, "mlp.gate_proj.bias", INTERMEDIATE, COLUMN, IF_MLP_BIAS),
@@ -203,6 +206,8 @@ static bool applies(const struct template *t, const struct model_config *c, int 
 	case IF_STACKED: return c->moe.stacked;
 	case IF_PER_EXPERT: return !c->moe.stacked;
 	case IF_SHARED: return c->moe.shared_intermediate > 0;
+	case IF_TWO_NORMS: return !c->four_norms;
+	case IF_FOUR_NORMS: return c->four_norms;
 	}
 	return false;
 }

@@ -31,12 +31,13 @@ struct shard_spec {
 	X(FINAL_NORM, "final norm")   \
 	X(LM_HEAD, "lm_head")         \
 	X(INPUT_NORM, "input norm")   \
-	X(POST_NORM, "post norm")     \
+	X(POST_NORM, "norm before the MLP") \
 	X(Q, "q_proj") X(K, "k_proj") X(V, "v_proj") X(O, "o_proj") \
 	X(Q_BIAS, "q_proj bias") X(K_BIAS, "k_proj bias") X(V_BIAS, "v_proj bias") X(O_BIAS, "o_proj bias") \
 	X(Q_NORM, "q_norm") X(K_NORM, "k_norm") \
 	X(GATE, "gate_proj") X(UP, "up_proj") X(DOWN, "down_proj") \
-	X(GATE_BIAS, "gate_proj bias") X(UP_BIAS, "up_proj bias") X(DOWN_BIAS, "down_proj bias") X(Q_GATE, "q_proj gate") X(Q_GATE_BIAS, "q_proj gate bias") \
+	X(GATE_BIAS, "gate_proj bias") X(UP_BIAS, "up_proj bias") X(DOWN_BIAS, "down_proj bias") \
+	X(MIXED_NORM, "norm behind attention") X(MLP_NORM, "norm behind the MLP") X(Q_GATE, "q_proj gate") X(Q_GATE_BIAS, "q_proj gate bias") \
 	X(GDN_Q, "gdn q") X(GDN_K, "gdn k") X(GDN_V, "gdn v") X(GDN_Z, "gdn z") X(GDN_B, "gdn b") X(GDN_A, "gdn a") \
 	X(GDN_CONV_Q, "gdn conv q") X(GDN_CONV_K, "gdn conv k") X(GDN_CONV_V, "gdn conv v") \
 	X(GDN_A_LOG, "gdn A_log") X(GDN_DT_BIAS, "gdn dt_bias") X(GDN_NORM, "gdn norm") X(GDN_OUT, "gdn out_proj") \
@@ -49,7 +50,7 @@ enum weight_role {
 #undef X
 		WEIGHT_ROLE_COUNT
 };
-#define WEIGHT_DENSE_ROLES (WEIGHT_DOWN_BIAS + 1) /* the roles before are those of dense models */
+#define WEIGHT_DENSE_ROLES (WEIGHT_MLP_NORM + 1) /* the roles before are those of dense models */
 
 /* Where a parameter's rows lie in the checkpoint's tensor of that name: in groups of `unit`, the first at row `first`, one every `stride`
  * rows. A tensor may hold several parameters, below each other or taking turns by head. */

@@ -12,7 +12,10 @@
 /* A side is timed over so many calls that it takes about SIDE_US, goes through all copies of the weights if that takes no longer than SIDE_MOST_US. */
 #define SIDE_US 200
 #define SIDE_MOST_US 2000
+#define QUICK_SIDE_US 50
 #define SIDE_MAX_CALLS TRIAL_MAX_COPIES
+#define REPEATS_S 0.5 /* repeats go on for so long, with two at least */
+#define HOPELESS 0.25 /* a candidate that is slower than this in the pair that warms up needs no other */
 #define BASELINE_PAIRS 7 /* of the baseline with itself, where nothing else is timed */
 
 void candidate_target(struct target *out, const struct device *device, const struct device_limits *limits)
@@ -82,9 +85,13 @@ static bool static_legal(const struct screen *s, const struct result_problem *p,
 static enum status prefer(struct screen *s, const struct result_problem *p, const struct variant *v, struct error *err)
 {
 	const struct device_ops *ops = s->bench.ops;
+	bool is_default = strcmp(v->kernel, "default") == 0;
+	if (p->op == PROBLEM_ATTENTION && ops->attention_prefer) {
+		const struct attention_preference attention = {.key = problem_attention_key(&p->attention), .m_low = p->attention.rows, .m_high = p->attention.rows, .variant = *v};
+		return ops->attention_prefer(s->bench.stream, &attention, is_default ? 0 : 1, err);
+	}
 	struct linear_preference preference = {.key = p->linear, .m_low = p->linear.m, .m_high = p->linear.m, .variant = *v};
 	if (p->op != PROBLEM_LINEAR || !ops->linear_prefer) return STATUS_OK;
-	bool is_default = strcmp(v->kernel, "default") == 0;
 	return ops->linear_prefer(s->bench.stream, &preference, is_default ? 0 : 1, err);
 }
 
@@ -144,7 +151,8 @@ static bool is_candidate(struct result_candidate *c, const struct result_candida
 	c->changed = has_changed(c, base);
 	if (c->changed) return true;
 	bool named = c->observed.known && c->observed.count;
-	reject(c, REASON_UNCHANGED, "%s%.90s as the baseline", named && c->observed.count > 1 ? "several, the first " : "", named ? c->observed.item[0].name : c->resolved.kernel);
+	if (named) reject(c, REASON_UNCHANGED, "%s%.90s as the baseline", c->observed.count > 1 ? "several, the first " : "", c->observed.item[0].name);
+	else reject(c, REASON_UNCHANGED, "%s %.90s as the baseline", c->resolved.kernel, c->resolved.mode);
 	return false;
 }
 
@@ -162,10 +170,12 @@ static bool is_right(struct result_candidate *c)
 
 static enum status check_output(struct screen *s, struct trial *t, struct graph *graph, struct result_candidate *c, struct error *err)
 {
-	uint64_t first = trial_hash(t);
+	uint64_t first = trial_hash(t), start = clock_ns();
 	trial_check(t, &c->check);
 	c->check.repeatable = true;
 	for (c->check.repeats = 1; c->check.repeats < s->repeats && c->check.repeatable; c->check.repeats++) {
+		if (c->check.repeats > 1 && (double)(clock_ns() - start) / 1e9 > REPEATS_S) break;
+		TRY(candidate_stopped(s, err));
 		TRY(run_once(s, t, graph, err));
 		c->check.repeatable = trial_hash(t) == first;
 	}
@@ -186,6 +196,7 @@ static enum status request(struct screen *s, struct trial *t, struct result_prob
 	else TRY(run_once(s, t, NULL, err));
 	c->resolved = c->requested;
 	if (p->op == PROBLEM_LINEAR && ops->linear_ran) ops->linear_ran(s->bench.stream, &c->resolved);
+	if (p->op == PROBLEM_ATTENTION && ops->attention_ran) ops->attention_ran(s->bench.stream, &c->resolved);
 	TRY(look_at_launches(s, *graph, c, err));
 	if (!is_candidate(c, &p->candidate[0])) return STATUS_OK;
 	return *graph ? run_once(s, t, *graph, err) : STATUS_OK;
@@ -236,10 +247,11 @@ static enum status time_side(struct screen *s, struct trial *t, const struct res
 	return STATUS_OK;
 }
 
-static int calls_for(const struct trial *t, double us)
+static int calls_for(const struct screen *s, const struct trial *t, double us)
 {
 	int copies = t->weights ? t->weights->copies : 1;
-	double calls = us > 0 ? SIDE_US / us : SIDE_MAX_CALLS, most = us > 0 ? SIDE_MOST_US / us : SIDE_MAX_CALLS;
+	double least_us = s->options->quick ? QUICK_SIDE_US : SIDE_US, most_us = s->options->quick ? 4 * QUICK_SIDE_US : SIDE_MOST_US;
+	double calls = us > 0 ? least_us / us : SIDE_MAX_CALLS, most = us > 0 ? most_us / us : SIDE_MAX_CALLS;
 	if (calls < copies) calls = copies;
 	if (calls > most) calls = most;
 	return calls < 1 ? 1 : calls > SIDE_MAX_CALLS ? SIDE_MAX_CALLS : (int)calls;
@@ -260,7 +272,7 @@ static enum status make_baseline(struct screen *s, struct trial *t, const struct
 	side_fini(s, &s->baseline);
 	TRY(make_side(s, t, p, &p->candidate[0].requested, 1, &s->baseline, err));
 	for (int i = 0; i < 3; i++) TRY(time_side(s, t, p, &s->baseline, &us, err));
-	int calls = calls_for(t, us);
+	int calls = calls_for(s, t, us);
 	if (calls == 1) return STATUS_OK;
 	side_fini(s, &s->baseline);
 	return make_side(s, t, p, &p->candidate[0].requested, calls, &s->baseline, err);
@@ -287,6 +299,11 @@ static enum status time_candidate(struct screen *s, struct trial *t, struct resu
 	s->pairs.count = 0;
 	TRY_GOTO(make_side(s, t, p, &c->requested, s->baseline.calls, &side, err), end);
 	TRY_GOTO(time_pair(s, t, p, &side, &base_us, &us, err), end); /* to warm up */
+	if (base_us < HOPELESS * us) {
+		pairs_add(&s->pairs, base_us, us);
+		pairs_summary(&s->pairs, &c->timing);
+		goto end;
+	}
 	do {
 		TRY_GOTO(candidate_stopped(s, err), end);
 		TRY_GOTO(time_pair(s, t, p, &side, &base_us, &us, err), end);

@@ -3,13 +3,14 @@
 #define TANDEM_PRESCREEN_CANDIDATE_H
 
 #include "prescreen/kernels.h"
+#include "prescreen/problems.h"
 #include "prescreen/screen.h"
 #include "prescreen/timing.h"
 #include "prescreen/trial.h"
 
 #define CANDIDATES_MAX 128
 #define CANDIDATE_S 1.5 /* that its pairs take at most */
-#define CANDIDATE_QUICK_S 0.1
+#define CANDIDATE_QUICK_S 0.03
 #define LAUNCHES_MAX 64 /* kernels of one call that are written down */
 
 /* One variant, made ready to be timed. */

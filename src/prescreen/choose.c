@@ -39,9 +39,10 @@ static const struct result_candidate *candidate_of(const struct result_problem *
 	return NULL;
 }
 
+/* Kept by its median, and not slower anywhere in the interval of that. */
 static bool may_take(const struct result_candidate *c, bool any_order)
 {
-	return c->outcome == OUTCOME_KEEP && (c->requested.invariant || any_order);
+	return c->outcome == OUTCOME_KEEP && c->timing.low >= 1 && (c->requested.invariant || any_order);
 }
 
 /* The fastest of one class; the one of the class before, where it is as good as that. */

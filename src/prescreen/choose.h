@@ -1,4 +1,5 @@
-/* choose.h: the whitelist that results justify: for each linear and M class the fastest candidate whose verdict is keep.
+/* choose.h: the whitelist that results justify: for each linear and M class the fastest candidate whose verdict is keep, and whose speed-up is not
+ * below 1 anywhere in its interval.
  *
  * Conservative on purpose. Only measured classes count; neighbouring classes with the same choice become one range, which also takes in the M between
  * them, if they are at most a factor CHOOSE_MAX_STEP apart; a class without a choice, or with another one, or not measured to the end, ends a range; nothing

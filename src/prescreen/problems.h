@@ -30,6 +30,12 @@ enum linear_use problem_use(const struct device_ops *ops, const struct model_con
 enum status problems_make(struct results *out, const struct model_config *config, const struct device_ops *ops, const struct problem_choice *choice,
                           struct error *err) NODISCARD;
 
+/* An attention problem as the back end knows it. */
+static inline struct attention_key problem_attention_key(const struct attention_problem *p)
+{
+	return (struct attention_key){.prefill = p->prefill, .dtype = p->dtype, .q_heads = p->q_heads, .kv_heads = p->kv_heads, .head_dim = p->head_dim, .m = p->rows};
+}
+
 /* How the rank at `world_size` sums a row-parallel linear: its share of the model's tree, as the engine's collectives split it for rank 0. */
 void problem_split(struct sum_split *out, const struct model_config *config, int world_size);
 

@@ -47,16 +47,6 @@ const char *reason_text(enum reason reason)
 	return texts[reason];
 }
 
-const char *linear_use_name(enum linear_use use)
-{
-	static const char *const names[] = {
-#define X(code, name) name,
-		LINEAR_USE_LIST(X)
-#undef X
-	};
-	return names[use];
-}
-
 void result_candidate_fini(struct result_candidate *candidate)
 {
 	free(candidate->observed.item);

@@ -168,7 +168,6 @@ const char *problem_op_name(enum problem_op op);
 const char *outcome_name(enum outcome outcome);
 const char *reason_name(enum reason reason);
 const char *reason_text(enum reason reason);
-const char *linear_use_name(enum linear_use use);
 
 void results_fini(struct results *results);
 /* Appends a zeroed problem, candidate, place or launch; the pointer is good until the next append to the same list. NULL: NO_MEMORY. */

@@ -109,6 +109,11 @@ static enum status list_candidates(struct screen *s, struct result_problem *p, s
 		int listed = ops->linear_variants(s->bench.stream, &p->linear, list, CANDIDATES_MAX);
 		if (listed > 0) count = listed;
 	}
+	if (p->op == PROBLEM_ATTENTION && ops->attention_variants && ops->attention_prefer && ops->attention_ran) {
+		const struct attention_key key = problem_attention_key(&p->attention);
+		int listed = ops->attention_variants(s->bench.stream, &key, list, CANDIDATES_MAX);
+		if (listed > 0) count = listed;
+	}
 	for (int i = 0; i < p->candidates; i++) result_candidate_fini(&p->candidate[i]);
 	p->candidates = 0;
 	for (int i = 0; i < count; i++) {
@@ -210,7 +215,7 @@ enum status screen_run(struct results *results, const struct screen_options *opt
 	if (!s) return STATUS_NO_MEMORY;
 	*s = (struct screen){.results = results, .options = options, .started_ns = clock_ns(), .seconds_before = results->seconds,
 	                     .bench = {.ops = options->ops, .config = options->config, .timeout_ms = options->timeout_ms}};
-	s->rule = (struct pair_rule){.keep = results->keep, .reject = results->reject, .least = options->quick ? 5 : 8, .most = options->quick ? 15 : PAIRS_MAX,
+	s->rule = (struct pair_rule){.keep = results->keep, .reject = results->reject, .least = options->quick ? 4 : 8, .most = options->quick ? 15 : PAIRS_MAX,
 	                             .width = options->quick ? 0.02 : 0.004};
 	s->repeats = options->quick ? 3 : 5;
 	enum status st = screen_all(s, err);

@@ -5,6 +5,8 @@
 
 #include "base/stats.h"
 
+#define HOPELESS_PAIRS 3 /* in each of which a candidate took more than twice the time: it needs no more */
+
 void pairs_add(struct pairs *pairs, double baseline_us, double us)
 {
 	int i = pairs->count++;
@@ -41,9 +43,11 @@ static double distance(double value, const struct pair_rule *rule)
 bool pairs_enough(const struct pairs *pairs, const struct pair_rule *rule)
 {
 	struct result_timing t;
-	if (pairs->count < rule->least) return false;
+	if (pairs->count < HOPELESS_PAIRS) return false;
 	if (pairs->count >= PAIRS_MAX) return true;
 	pairs_summary(pairs, &t);
+	if (t.high < rule->reject / 2) return true;
+	if (pairs->count < rule->least) return false;
 	double half = fmax(t.high - t.speedup, t.speedup - t.low);
 	return half <= rule->width * t.speedup || distance(t.speedup, rule) >= 2 * half;
 }

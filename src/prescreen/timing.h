@@ -25,7 +25,8 @@ struct pair_rule {
 void pairs_add(struct pairs *pairs, double baseline_us, double us);
 /* count >= 1 */
 void pairs_summary(const struct pairs *pairs, struct result_timing *out);
-/* More pairs could not change the verdict by much: the interval is narrow, or lies on one side of every threshold by twice its half width. */
+/* More pairs could not change the verdict by much: the interval is narrow, or lies on one side of every threshold by twice its half width,
+ * or the candidate is hopeless. */
 bool pairs_enough(const struct pairs *pairs, const struct pair_rule *rule);
 /* KEEP, BOUNDARY or REJECT by the median. */
 enum outcome pairs_outcome(const struct result_timing *timing, const struct pair_rule *rule);

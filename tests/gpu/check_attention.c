@@ -217,19 +217,40 @@ static void attend(const struct step *p, int seq, int row, int head, double *sco
 	}
 }
 
+/* What is wanted of a step's rows, and how far off it may be. */
+struct answer {
+	double *want, *bound; /* [rows][q_heads * D] */
+};
+
+static struct answer answer_of(struct gpu_check *c, const struct step *p)
+{
+	const struct shape *s = p->s;
+	size_t cols = (size_t)s->q_heads * (size_t)s->head_dim, n = (size_t)p->rows * cols;
+	struct answer a = {gpu_host(c, n * sizeof *a.want), gpu_host(c, n * sizeof *a.bound)};
+	double *score = gpu_host(c, (size_t)p->max_kv_len * sizeof *score);
+	for (int seq = 0; seq < s->seqs; seq++)
+		for (int row = p->row_start[seq]; row < p->row_start[seq + 1]; row++)
+			for (int h = 0; h < s->q_heads; h++) {
+				size_t at = (size_t)row * cols + (size_t)h * (size_t)s->head_dim;
+				attend(p, seq, row, h, score, a.want + at, a.bound + at);
+			}
+	return a;
+}
+
+static struct attention_args args_of(struct gpu_check *c, const struct step *p)
+{
+	const struct shape *s = p->s;
+	const int cols = s->q_heads * s->head_dim;
+	return (struct attention_args){.q = p->query, .out = gpu_output(c, s->dtype, TENSOR_SHARDED, p->rows, cols, cols + 16), .q_heads = s->q_heads,
+	                               .cache = &p->cache, .rows = &p->device, .scale = scale_of(s), .window = s->window};
+}
+
 static void check_shape(struct gpu_check *c, const struct shape *s, struct stream *stream, const char *what)
 {
 	gpu_case(c, s->dtype, FILL_RANDOM, "%s %d/%d x %d, blocks of %d, window %d, %s", what, s->q_heads, s->kv_heads, s->head_dim, s->block_tokens, s->window,
 	         score_names[s->scores]);
 	struct step p = make_step(c, s);
-	size_t cols = (size_t)s->q_heads * (size_t)s->head_dim, n = (size_t)p.rows * cols;
-	double *want = gpu_host(c, n * sizeof *want), *bound = gpu_host(c, n * sizeof *bound), *score = gpu_host(c, (size_t)p.max_kv_len * sizeof *score);
-	for (int seq = 0; seq < s->seqs; seq++)
-		for (int row = p.row_start[seq]; row < p.row_start[seq + 1]; row++)
-			for (int h = 0; h < s->q_heads; h++) {
-				size_t at = (size_t)row * cols + (size_t)h * (size_t)s->head_dim;
-				attend(&p, seq, row, h, score, want + at, bound + at);
-			}
+	const struct answer a = answer_of(c, &p);
 	int singles = 0;
 	while (singles < s->seqs && s->rows[singles] == 1) singles++;
 	for (int i = 0; i < 2 * KERNELS; i++) { /* each told how the step begins, and not */
@@ -238,12 +259,59 @@ static void check_shape(struct gpu_check *c, const struct shape *s, struct strea
 		p.device.single_seqs = i % 2 ? singles : 0;
 		char name[32];
 		snprintf(name, sizeof name, "out without %d%s", skip, i % 2 ? ", told" : "");
-		struct tensor out = gpu_output(c, s->dtype, TENSOR_SHARDED, p.rows, (int)cols, (int)cols + 16);
-		struct attention_args args = {.q = p.query, .out = out, .q_heads = s->q_heads, .cache = &p.cache, .rows = &p.device, .scale = scale_of(s),
-		                              .window = s->window};
+		struct attention_args args = args_of(c, &p);
 		gpu_ok(c, gpu_attention_skip(stream, &args, skip, &c->err));
-		gpu_compare(c, name, &out, want, bound, 1, 0);
+		gpu_compare(c, name, &args.out, a.want, a.bound, 1, 0);
 	}
+	gpu_case_end(c);
+}
+
+/* Every variant, by name. A step of one kind: what ran is the one that was asked for. */
+static void check_variants(struct gpu_check *c, const struct shape *s)
+{
+	struct variant list[40], ran;
+	const struct attention_key key = {.prefill = s->rows[0] > 1, .dtype = s->dtype, .q_heads = s->q_heads, .kv_heads = s->kv_heads, .head_dim = s->head_dim, .m = s->seqs * s->rows[0]};
+	gpu_case(c, s->dtype, FILL_RANDOM, "variants %d x %d rows, %d/%d x %d", s->seqs, s->rows[0], s->q_heads, s->kv_heads, s->head_dim);
+	const int count = c->ops->attention_variants(c->stream, &key, list, 40);
+	struct step p = make_step(c, s);
+	const struct answer a = answer_of(c, &p);
+	if (count < 2 || count >= 40 || strcmp(list[0].kernel, "default")) gpu_fail(c, "%d variants, the first '%s'; default and others are wanted", count, list[0].kernel);
+	for (int i = 0; i < count; i++) {
+		char name[80];
+		struct attention_args args = args_of(c, &p);
+		snprintf(name, sizeof name, "out of %.30s %.30s", list[i].kernel, list[i].mode);
+		gpu_ok(c, c->ops->attention_prefer(c->stream, &(struct attention_preference){key, key.m, key.m, list[i]}, 1, &c->err));
+		gpu_ok(c, OP(c->stream, attention, &args, &c->err));
+		gpu_compare(c, name, &args.out, a.want, a.bound, 1, 0);
+		c->ops->attention_ran(c->stream, &ran);
+		if (i ? strcmp(ran.kernel, list[i].kernel) || strcmp(ran.mode, list[i].mode) : !strcmp(ran.kernel, "default")) gpu_fail(c, "%s: %s %s ran", name, ran.kernel, ran.mode);
+	}
+	const struct attention_preference other = {key, key.m + 1, key.m + 9, list[count - 1]};
+	struct attention_args args = args_of(c, &p);
+	gpu_ok(c, c->ops->attention_prefer(c->stream, &other, 1, &c->err));
+	gpu_ok(c, OP(c->stream, attention, &args, &c->err));
+	c->ops->attention_ran(c->stream, &ran);
+	if (count > 2 && !strcmp(ran.kernel, list[count - 1].kernel) && !strcmp(ran.mode, list[count - 1].mode)) gpu_fail(c, "what is preferred for other rows ran");
+	static const struct variant bad[] = {{.kernel = "flash"}, {.kernel = "decode", .mode = "2"}, {.kernel = "decode", .mode = "99 splits"}, {.kernel = "default", .mode = "2 splits"}};
+	for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
+		gpu_refused(c, STATUS_BAD_INPUT, c->ops->attention_prefer(c->stream, &(struct attention_preference){key, 1, 1, bad[i]}, 1, &c->err));
+	gpu_ok(c, c->ops->attention_prefer(c->stream, NULL, 0, &c->err));
+	gpu_case_end(c);
+}
+
+/* A split that nobody has workspace for is refused; by itself the dispatch would do without. */
+static void check_workspace(struct gpu_check *c)
+{
+	const int heads = GPU_COUNTERS / 8 + 1;
+	const struct shape s = {.dtype = DTYPE_F32, .head_dim = 16, .q_heads = heads, .kv_heads = heads, .block_tokens = 16, .seqs = 8, .rows = {1, 1, 1, 1, 1, 1, 1, 1},
+	                        .kv_len = {1, 1, 1, 1, 1, 1, 1, 1}};
+	const struct attention_preference two = {{.dtype = s.dtype, .q_heads = heads, .kv_heads = heads, .head_dim = 16}, 8, 8, {.kernel = "decode", .mode = "2 splits"}};
+	gpu_case(c, s.dtype, FILL_RANDOM, "%d heads in two splits", heads);
+	struct step p = make_step(c, &s);
+	struct attention_args args = args_of(c, &p);
+	gpu_ok(c, c->ops->attention_prefer(c->stream, &two, 1, &c->err));
+	gpu_refused(c, STATUS_UNSUPPORTED, OP(c->stream, attention, &args, &c->err));
+	gpu_ok(c, c->ops->attention_prefer(c->stream, NULL, 0, &c->err));
 	gpu_case_end(c);
 }
 
@@ -340,6 +408,11 @@ static void check_refusals(struct gpu_check *c)
 void gpu_check_attention(struct gpu_check *c)
 {
 	check_drawn(c, c->stream, "", 120);
+	GPU_EACH_DTYPE(dtype) {
+		check_variants(c, &(struct shape){.dtype = dtype, .head_dim = 64, .q_heads = 6, .kv_heads = 2, .block_tokens = 16, .seqs = 3, .rows = {1, 1, 1}, .kv_len = {70, 1, 33}});
+		check_variants(c, &(struct shape){.dtype = dtype, .head_dim = 128, .q_heads = 2, .kv_heads = 1, .block_tokens = 32, .seqs = 2, .rows = {20, 20}, .kv_len = {20, 90}});
+	}
+	check_workspace(c);
 	struct stream *invariant = NULL;
 	struct stream_options options = {.max_rows = 1024, .max_q_heads = 64, .max_head_dim = 256, .max_context = 1 << 14, .max_seqs = MAX_SEQS, .invariant = true};
 	enum status st = c->ops->stream_create(c->device, &options, &invariant, &c->err);

@@ -88,6 +88,7 @@ static void compare_slot(struct gpu_check *c, const struct linear_case *s, const
 			if (s->accumulate) extra += element(o->y_host, s->y, (size_t)t * (size_t)o->y.row_stride + (size_t)i);
 			want[cell] += extra;
 			bound[cell] = (4 * sqrt((double)k) + 16) * u * (bound[cell] + fabs(extra)) + 2 * gpu_unit(s->y) * fabs(want[cell]);
+			if (c->variant && o->bias) bound[cell] += gpu_unit(s->y) * (fabs(want[cell]) + fabs(extra)); /* a library may round the product before it adds */
 			if (isnan(bound[cell]) || isinf(bound[cell])) bound[cell] = 0; /* want is not finite: compared as such */
 		}
 	struct tensor part = o->y;

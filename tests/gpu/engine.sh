@@ -44,6 +44,17 @@ for name in qwen3 mistral-full; do
 	close "bf16 $name" "$golden/$name" $prompt "$(json "$golden/$name/config.json" vocab_size)" $bound_bf16
 done
 
+# Experts: few rows, tiles of rows, decode steps from graphs.
+moe=$(copy_model qwen3-moe-norm) && set_config "$moe" dtype '"float32"' && set_config "$moe" torch_dtype '"float32"'
+moe_vocab=$(json "$moe/config.json" vocab_size) moe_want=
+for p in $degrees; do
+	close "f32 experts tp $p" "$moe" $prompt "$moe_vocab" $bound_f32 --tp "$p"
+	close "f32 experts tp $p in chunks of 3" "$moe" $prompt "$moe_vocab" $bound_f32 --tp "$p" --prefill-chunk 3
+	found=$(limit_kib=unlimited sum_logits "$moe" --tokens $prompt --device "$device" --tp "$p" --tp-invariant --random-weights 5)
+	if [ -z "$moe_want" ]; then moe_want=$found; fi
+	equal "tp-invariant experts: tp $p" hash "$found" "$moe_want"
+done
+
 # --tp-invariant: one hash whatever the world size.
 want=
 for p in $degrees; do
@@ -97,6 +108,27 @@ case " $degrees " in *" 2 "*)
 		equal "rebuilt after $fault" bits "$(batch "$device" 2 4 graphs 0 scored "rank=1,$fault" | grep -v '^engine_batch: ')" "$four"
 	done ;;
 esac
+
+# A whitelist: what it names is taken, the results stay within the bound, the same tokens come out, and --tp-invariant keeps its bits: it leaves out
+# what adds in another order.
+bf16=$golden/llama-head-dim
+for kernel in tile gemv_strided; do
+	table=$work/$kernel.json
+	# shellcheck disable=SC2086
+	"$build/tests/e2e/take_kernel" "$bf16" "$device" $kernel 16 $degrees >"$table" 2>"$err" || { not_ok "whitelist of $kernel" "$(cat "$err")"; continue; }
+	for p in $degrees; do
+		case " $legal " in *" $p "*) ;; *) continue ;; esac
+		close "whitelist of $kernel, tp $p" "$bf16" $prompt "$vocab" $bound_bf16 --tp "$p" --whitelist "$table"
+		run $limit run "$bf16" --random-weights 5 --tokens 1,2,3 -n 4 --json --ignore-eos --device "$device" --tp "$p" --whitelist "$table" --explain-dispatch
+		[ "$rc" -eq 0 ] || { not_ok "whitelist of $kernel, tp $p: taken" "exit $rc: $(head -1 "$err")"; continue; }
+		one=$(grep -o '{"families":[^}]*"m":1,[^}]*}' "$out")
+		if [ "$(grep -c "\"kernel\":\"$kernel\".*\"why\":\"whitelist, 1.50x" <<<"$one")" -ge 4 ] && ! grep -q '"why":"default' <<<"$one"; then ok "whitelist of $kernel, tp $p: taken"
+		else not_ok "whitelist of $kernel, tp $p: taken" "$one"; fi
+		found=$(limit_kib=unlimited sum_logits "$bf16" --tokens $prompt --device "$device" --tp "$p" --tp-invariant --whitelist "$table")
+		equal "whitelist of $kernel, tp $p: invariant" hash "$found" "$(limit_kib=unlimited sum_logits "$bf16" --tokens $prompt --device "$device" --tp "$p" --tp-invariant)"
+	done
+done
+refuses "whitelist of another device" 3 "measured with device '$device'" run "$bf16" --tokens 1 --json --whitelist "$work/tile.json"
 
 # Quantised weights are refused by name.
 if [ -n "${GGUF:-}" ]; then refuses "quantised weights" 3 "not quantised" run "$GGUF" --device "$device" --tokens 1; fi

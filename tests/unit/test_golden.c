@@ -165,7 +165,7 @@ static void test_greedy_continuations(void **state)
 static void test_threads_and_instruction_sets_do_not_change_a_bit(void **state)
 {
 	(void)state;
-	static const char *const models[] = {"llama", "qwen3", "mistral-window", "llama-12-heads", "llama-tied", "qwen3_5", "qwen3_next-dense"};
+	static const char *const models[] = {"llama", "qwen3", "mistral-window", "llama-12-heads", "llama-tied", "qwen3_5", "qwen3_next-dense", "qwen3-moe-norm", "qwen3_next-moe"};
 	static const char *const isas[] = {"c", "avx2", "avx512"};
 	for (size_t m = 0; m < sizeof models / sizeof *models; m++) {
 		json_t *expect = golden_load(models[m], "expect.json"), *item = json_array_get(json_object_get(expect, "cases"), 0);

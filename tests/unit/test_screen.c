@@ -303,6 +303,12 @@ static void test_pairs(void **state)
 	p = pairs_of(1.0, 0.001, 8);
 	pairs_summary(&p, &t);
 	assert_int_equal(pairs_outcome(&t, &rule), OUTCOME_REJECT);
+	p = pairs_of(0.4, 0.05, 2);
+	assert_false(pairs_enough(&p, &rule));
+	p = pairs_of(0.4, 0.05, 3);
+	assert_true(pairs_enough(&p, &rule)); /* hopeless */
+	p = pairs_of(0.9, 0.05, 7);
+	assert_false(pairs_enough(&p, &rule));
 	p = pairs_of(1.02, 0, PAIRS_MAX);
 	assert_true(pairs_enough(&p, &rule));
 }

@@ -272,6 +272,7 @@ static bool attend_block(const struct attention_job *job, const struct unit *uni
 	attend->rows = *to - *from;
 	attend->head_dim = job->args->cache->layout.head_dim;
 	attend->scale = job->args->scale;
+	attend->softcap = job->args->softcap;
 	attend->q = tile_part(scratch, TILE_QUERY) + (size_t)*from * TILE_STRIDE;
 	attend->p = tile_part(scratch, TILE_WEIGHTS);
 	attend->acc = tile_part(scratch, TILE_BLOCK);

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "base/mem.h"
+#include "device/cpu/onednn.h"
 #include "device/cpu/topology.h"
 
 struct cpu_allocation {
@@ -224,6 +225,7 @@ static void cpu_stream_destroy(struct stream *base)
 	struct cpu_stream *stream = cpu_stream(base);
 	if (stream->workspace) cpu_free(base->device, stream->workspace);
 	free(stream->preferences);
+	onednn_close(&stream->onednn);
 	free(stream->scratch);
 	free(stream);
 }

@@ -1,7 +1,8 @@
 /* cpu.h: inside the CPU back end: device, stream, and the entries that its files give to the table in cpu.c.
  *
  * Ops run at the call, on the caller (member 0) and its team; a stream is only the workspace for them, made once. Files:
- * cpu.c memory, streams, table · ops.c row-wise ops · linear.c weights and linears · variants.c ways to compute a linear · moe.c experts ·
+ * cpu.c memory, streams, table · ops.c row-wise ops · linear.c weights and linears · variants.c ways to compute a linear · onednn.c one of
+ * them by a library · moe.c experts ·
  * attention.c cache and attention · gdn.c gated delta net ·
  * isa*.c and kernels*.h inner loops · team.c threads · topology.c which cores · peak.c what the machine can do.
  */
@@ -47,6 +48,7 @@ struct cpu_way {
 	int panels;  /* of a work item, 1 to LINEAR_BLOCK_PANELS */
 	int chunk_k; /* inputs at a time; 0: a whole leaf */
 	bool widen;  /* block types: chunk_k of them at a time into scratch, before use */
+	bool onednn; /* by that library instead (onednn.h) */
 };
 
 struct cpu_preference {
@@ -68,6 +70,8 @@ struct cpu_stream {
 	struct cpu_preference *preferences; /* [preference_count], the first that fits counts */
 	int preference_count;
 	struct cpu_way ran; /* what the last linear did */
+	struct onednn *onednn;  /* loaded when it was first asked about; NULL: not, or there is none */
+	bool onednn_tried;
 };
 
 static inline struct cpu_device *cpu_device(struct device *device)

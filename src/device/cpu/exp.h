@@ -47,6 +47,38 @@ static inline float exp_f32(float x)
 	return f32_from_bits(f32_to_bits(p) + (f32_to_bits(t) << 23));
 }
 
+/* tanh(x), z = x^2:  |x| < TANH_SMALL  x + x z p(z), p of degree 4: Cephes tanhf coefficients
+ *                    else              sign(x) (1 - 2 / (exp(2|x|) + 1))
+ * NaN gives NaN. Error: at most 2 ulp (tests/check, op exp). */
+#define TANH_SMALL 0.625f
+#define TANH_C4 -5.70498872745e-3f
+#define TANH_C3 2.06390887954e-2f
+#define TANH_C2 -5.37397155531e-2f
+#define TANH_C1 1.33314422036e-1f
+#define TANH_C0 -3.33332819422e-1f
+
+static inline float tanh_f32(float x)
+{
+	float size = x > -x ? x : -x, z = x * x;
+	float p = fmaf(TANH_C4, z, TANH_C3);
+	p = fmaf(p, z, TANH_C2);
+	p = fmaf(p, z, TANH_C1);
+	p = fmaf(p, z, TANH_C0);
+	if (size < TANH_SMALL) return fmaf(p * z, x, x);
+	float far = 1.0f - 2.0f / (exp_f32(size + size) + 1.0f);
+	return x < 0.0f ? -far : far;
+}
+
+/* gelu(g), tanh form: (1 + tanh(u)) / 2 = 1 / (1 + exp(-2u)), so that nothing cancels. */
+#define GELU_ROOT 0x1.988454p+0f /* 2 sqrt(2 / pi) */
+#define GELU_CUBE 0.044715f
+
+static inline float gelu_f32(float g)
+{
+	float u = GELU_ROOT * fmaf(GELU_CUBE * g, g * g, g);
+	return g / (1.0f + exp_f32(-u));
+}
+
 /* softplus(x) = log(1 + exp(x)) = max(x, 0) + log(1 + y), y = exp(-|x|) in [0, 1], and
  *
  *     log(1 + y) = 2 atanh(s) = 2 s (1 + s^2 / 3 + s^4 / 5 + ... + s^14 / 15),  s = y / (2 + y) <= 1/3

@@ -188,6 +188,16 @@ static void gate(float *x, const float *by, int n)
 	for (int i = 0; i < n; i++) x[i] = x[i] / (1.0f + exp_f32(-by[i]));
 }
 
+static void geglu(float *out, const float *g, const float *up, int n)
+{
+	for (int i = 0; i < n; i++) out[i] = gelu_f32(g[i]) * up[i];
+}
+
+static void softcap(float *x, float cap, int n)
+{
+	for (int i = 0; i < n; i++) x[i] = tanh_f32(x[i] / cap) * cap;
+}
+
 /* One row of a tile: softmax weights of the visible positions, their maximum and sum. */
 static void attend_weights(const struct attend_args *args, int row)
 {
@@ -200,6 +210,7 @@ static void attend_weights(const struct attend_args *args, int row)
 		float dot = 0.0f;
 		for (int d = 0; d < args->head_dim; d++) dot = fmaf(q[d], k[(size_t)d * args->k_stride], dot);
 		p[j] = dot * args->scale;
+		if (args->softcap > 0.0f) p[j] = tanh_f32(p[j] / args->softcap) * args->softcap;
 		lane[j % LANES] = max_f32(p[j], lane[j % LANES]);
 	}
 	float max = lane_max(lane);

@@ -38,6 +38,7 @@ struct attend_args {
 	int rows; /* 1..attend_rows */
 	int head_dim;
 	float scale;
+	float softcap; /* 0: none */
 	const float *q; /* [rows][TILE_STRIDE], head_dim used */
 	int lo[TILE_MAX_ROWS], hi[TILE_MAX_ROWS];
 	const float *k[KV_BLOCK / KV_GROUP]; /* group g: element (d, position i) at d * k_stride + i */
@@ -98,6 +99,8 @@ struct cpu_kernels {
 	void (*rates)(float *b, float *a, const float *a_log, const float *dt_bias, int n);
 	void (*delta)(const struct delta_args *args);
 	void (*gate)(float *x, const float *gate, int n); /* x *= sigmoid(gate) */
+	void (*geglu)(float *out, const float *gate, const float *up, int n);
+	void (*softcap)(float *x, float cap, int n); /* x = cap tanh(x / cap) */
 	void (*attend)(const struct attend_args *args);
 	/* acc = fma(acc, a, part * b), n a multiple of LANES. */
 	void (*rescale)(float *acc, const float *part, float a, float b, int n);
@@ -119,6 +122,7 @@ struct cpu_kernels {
 	.quant_widen = {QUANT_TYPES(CPU_KERNEL_WIDEN_SLOT)},                                        \
 	.rms_norm = rms_norm, .rope = rope, .swiglu = swiglu, .tree_sum = tree_sum, .attend = attend, \
 	.conv = conv, .l2_norm = l2_norm, .rates = rates, .delta = delta, .gate = gate,             \
+	.geglu = geglu, .softcap = softcap,                                                         \
 	.rescale = rescale, .divide = divide, .exp = exponential, .read = read_sum, .fma = fma_run
 
 extern const struct cpu_kernels cpu_kernels_c;

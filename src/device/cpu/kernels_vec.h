@@ -60,6 +60,23 @@ VEC v16 v_exp(v16 x)
 	return v_select(m_nan(x), x, y);
 }
 
+VEC v16 v_tanh(v16 x)
+{
+	v16 size = v_max(x, v_negate(x)), z = v_mul(x, x);
+	v16 p = v_fma(v_set(TANH_C4), z, v_set(TANH_C3));
+	p = v_fma(p, z, v_set(TANH_C2));
+	p = v_fma(p, z, v_set(TANH_C1));
+	p = v_fma(p, z, v_set(TANH_C0));
+	v16 near = v_fma(v_mul(p, z), x, x);
+	v16 far = v_sub(v_set(1.0f), v_div(v_set(2.0f), v_add(v_exp(v_add(size, size)), v_set(1.0f))));
+	return v_select(m_less(size, v_set(TANH_SMALL)), near, v_select(m_less(x, v_zero()), v_negate(far), far));
+}
+
+VEC v16 v_softcap(v16 x, v16 cap)
+{
+	return v_mul(v_tanh(v_div(x, cap)), cap);
+}
+
 #define PREFETCH(p) __builtin_prefetch((p), 0, 2) /* into the second-level cache */
 
 /* --- linear ----------------------------------------------------------------------------------------------------------- */
@@ -315,6 +332,28 @@ static void swiglu(float *out, const float *gate, const float *up, int n)
 	if (i < n) v_store_first(out + i, silu_times(v_load_first(gate + i, n - i), v_load_first(up + i, n - i)), n - i);
 }
 
+VEC v16 gelu_times(v16 g, v16 up)
+{
+	v16 u = v_mul(v_set(GELU_ROOT), v_fma(v_mul(v_set(GELU_CUBE), g), v_mul(g, g), g));
+	return v_mul(v_div(g, v_add(v_set(1.0f), v_exp(v_negate(u)))), up);
+}
+
+static void geglu(float *out, const float *g, const float *up, int n)
+{
+	for (int i = 0; i < n; i += LANES) {
+		int m = n - i < LANES ? n - i : LANES;
+		v_store_first(out + i, gelu_times(v_load_first(g + i, m), v_load_first(up + i, m)), m);
+	}
+}
+
+static void softcap(float *x, float cap, int n)
+{
+	for (int i = 0; i < n; i += LANES) {
+		int m = n - i < LANES ? n - i : LANES;
+		v_store_first(x + i, v_softcap(v_load_first(x + i, m), v_set(cap)), m);
+	}
+}
+
 /* Two vectors a turn, so that the small program's branches are shared; `n` <= 2 * LANES valid elements at column i. */
 VEC void tree_columns(const struct tree_args *args, int i, int n0, int n1)
 {
@@ -445,6 +484,7 @@ static void weights(const struct attend_args *args, int row)
 	float *p = args->p + row * TILE_STRIDE;
 	int lo = args->lo[row], hi = args->hi[row];
 	v16 low = v_set(-HUGE_VALF), max = low, sum = v_zero();
+	for (int j = lo / LANES * LANES; args->softcap > 0.0f && j < hi; j += LANES) v_store(p + j, v_softcap(v_load(p + j), v_set(args->softcap)));
 	for (int j = lo / LANES * LANES; j < hi; j += LANES) {
 		m16 seen = m_range(clamp16(lo - j), clamp16(hi - j));
 		max = v_max(v_select(seen, v_load(p + j), low), max);

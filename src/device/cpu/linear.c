@@ -16,6 +16,7 @@
 #include <string.h>
 
 #include "device/cpu/cpu.h"
+#include "device/cpu/onednn.h"
 #include "device/cpu/quant.h"
 
 /* Below this many multiplications the caller works alone. */
@@ -300,6 +301,7 @@ enum status cpu_linear(struct stream *base, const struct linear_args *args, stru
 	int k = args->weight->k, members = team_members(cpu_team(base));
 	const struct cpu_way *preferred = cpu_preferred_way(stream, args);
 	stream->ran = preferred ? *preferred : default_way(&job, cpu_kernels(base), members);
+	if (stream->ran.onednn) return onednn_linear(stream->onednn, stream, args, &job.sum, err);
 	TRY(shape_job(&job, &stream->ran, members, err));
 	if (job.rows > 1) {
 		job.x = stream->packed;

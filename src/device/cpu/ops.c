@@ -90,6 +90,7 @@ static void embed_chunk(void *context, int chunk, int member)
 		const int64_t row = (int64_t)args->token[t] - args->begin;
 		const bool here = row >= 0 && row < args->table->n;
 		if (here) widen_row(cpu_row(&args->out, t), args->table, (int)row);
+		for (int i = 0; i < cols && here && args->scale != 0.0f; i++) cpu_row(&args->out, t)[i] *= args->scale;
 		for (int s = here; s < args->out.slots; s++)
 			for (int i = 0; i < cols; i++) cpu_row(&args->out, t)[s * args->out.slot_stride + i] = -0.0f;
 	}
@@ -184,6 +185,65 @@ enum status cpu_swiglu(struct stream *stream, const struct swiglu_args *args, st
 	TRY(cpu_expect_f32(&args->out, "swiglu out", err));
 	TRY(expect_shape(&args->x, args->out.rows, (int64_t)args->out.cols * 2, "swiglu x", err));
 	run_rows(stream, args, args->x.rows, args->x.cols * 2, swiglu_chunk);
+	return STATUS_OK;
+}
+
+static void geglu_chunk(void *context, int chunk, int member)
+{
+	(void)member;
+	const struct row_job *job = context;
+	const struct geglu_args *args = job->args;
+	for (int t = chunk_begin(job, chunk); t < chunk_end(job, chunk); t++) {
+		const float *gate = cpu_row(&args->x, t);
+		job->kernels->geglu(cpu_row(&args->out, t), gate, gate + args->out.cols, args->out.cols);
+	}
+}
+
+enum status cpu_geglu(struct stream *stream, const struct geglu_args *args, struct error *err)
+{
+	TRY(tensor_expect(&args->x, TENSOR_SHARDED, "geglu x", err));
+	TRY(tensor_expect(&args->out, TENSOR_SHARDED, "geglu out", err));
+	TRY(cpu_expect_f32(&args->out, "geglu out", err));
+	TRY(expect_shape(&args->x, args->out.rows, (int64_t)args->out.cols * 2, "geglu x", err));
+	run_rows(stream, args, args->x.rows, args->x.cols * 2, geglu_chunk);
+	return STATUS_OK;
+}
+
+static void norm_add_chunk(void *context, int chunk, int member)
+{
+	(void)member;
+	const struct row_job *job = context;
+	const struct norm_add_args *args = job->args;
+	for (int t = chunk_begin(job, chunk); t < chunk_end(job, chunk); t++) {
+		float *x = cpu_row(&args->x, t), *y = cpu_row(&args->y, t);
+		job->kernels->rms_norm(y, y, args->weight, args->y.cols, args->eps);
+		for (int i = 0; i < args->y.cols; i++) x[i] = x[i] + y[i];
+	}
+}
+
+enum status cpu_norm_add(struct stream *stream, const struct norm_add_args *args, struct error *err)
+{
+	TRY(tensor_expect(&args->x, TENSOR_REPLICATED, "norm_add x", err));
+	TRY(tensor_expect(&args->y, TENSOR_REPLICATED, "norm_add y", err));
+	TRY(cpu_expect_f32(&args->y, "norm_add y", err));
+	TRY(expect_shape(&args->x, args->y.rows, args->y.cols, "norm_add x", err));
+	run_rows(stream, args, args->y.rows, (int64_t)args->y.cols * 2, norm_add_chunk);
+	return STATUS_OK;
+}
+
+static void softcap_chunk(void *context, int chunk, int member)
+{
+	(void)member;
+	const struct row_job *job = context;
+	const struct softcap_args *args = job->args;
+	for (int t = chunk_begin(job, chunk); t < chunk_end(job, chunk); t++) job->kernels->softcap(cpu_row(&args->x, t), args->cap, args->x.cols);
+}
+
+enum status cpu_softcap(struct stream *stream, const struct softcap_args *args, struct error *err)
+{
+	TRY(cpu_expect_f32(&args->x, "softcap x", err));
+	if (!(args->cap > 0)) return FAIL(err, BAD_INPUT, "softcap: a cap of %g; one above 0 is wanted", (double)args->cap);
+	run_rows(stream, args, args->x.rows, (int64_t)args->x.cols * 4, softcap_chunk);
 	return STATUS_OK;
 }
 

@@ -2,17 +2,18 @@
  *
  * A way is an instruction set and a shape of work: how many panels an item has, how many k-steps of a panel it goes at a time, and for block
  * types whether weights are widened first. The order of summation is the same in all of them (linear.c), so every way is invariant; they
- * differ in time alone. Names say what the code does: "avx512, 4 panels, 256 k". The instruction sets are those that this processor has.
+ * differ in time alone. One more is oneDNN's matrix product, where the system has it: that one sums in an order of its own. Names say what the code does: "avx512, 4 panels, 256 k". The instruction sets are those that this processor has.
  */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/mem.h"
-#include "device/cpu/cpu.h"
+#include "device/cpu/onednn.h"
 
 #define KERNEL "panels"
 #define DEFAULT "default"
+#define ONEDNN "onednn"
 
 struct way_shape {
 	int panels, chunk_k;
@@ -25,8 +26,13 @@ static const struct way_shape shapes[] = {
 };
 #define SHAPES ((int)(sizeof shapes / sizeof *shapes))
 
-static void name_way(const struct cpu_way *way, struct variant *out)
+static void name_way(const struct cpu_stream *stream, const struct cpu_way *way, struct variant *out)
 {
+	if (way->onednn) {
+		*out = (struct variant){.kernel = ONEDNN};
+		snprintf(out->mode, sizeof out->mode, "%s", onednn_mode(stream->onednn));
+		return;
+	}
 	char steps[24] = "whole k";
 	if (way->chunk_k) snprintf(steps, sizeof steps, "%d k", way->chunk_k);
 	*out = (struct variant){.kernel = KERNEL, .invariant = true};
@@ -47,28 +53,58 @@ static bool way_at(struct cpu_way *out, enum dtype dtype, int i)
 	return false;
 }
 
+/* Loads the library, once a stream. */
+static enum status find_onednn(struct cpu_stream *stream, struct error *err)
+{
+	if (stream->onednn_tried) return STATUS_OK;
+	TRY(onednn_open(&stream->onednn, team_members(cpu_team(&stream->base)), err));
+	stream->onednn_tried = true;
+	return STATUS_OK;
+}
+
+static const struct cpu_way onednn_way = {.kernels = &cpu_kernels_c, .onednn = true};
+
 int cpu_linear_variants(struct stream *stream, const struct linear_key *key, struct variant *out, int max)
 {
-	(void)stream;
 	struct cpu_way way;
+	struct error ignored = {0}; /* no memory for it: it is not offered */
 	bool computes = (key->use == LINEAR_USE_PLAIN || key->use == LINEAR_USE_PARTIAL) && (unsigned)key->dtype < DTYPE_COUNT;
 	int count = 0;
 	if (max > 0) out[count++] = (struct variant){.kernel = DEFAULT, .invariant = true};
-	for (int i = 0; computes && count < max && way_at(&way, key->dtype, i); i++) name_way(&way, &out[count++]);
+	for (int i = 0; computes && count < max && way_at(&way, key->dtype, i); i++) name_way(cpu_stream(stream), &way, &out[count++]);
+	if (!computes || !dtype_is_plain(key->dtype) || key->m < ONEDNN_ROWS || count >= max) return count;
+	if (find_onednn(cpu_stream(stream), &ignored) == STATUS_OK && cpu_stream(stream)->onednn) name_way(cpu_stream(stream), &onednn_way, &out[count++]);
 	return count;
 }
 
-static enum status find_way(struct cpu_way *out, const struct linear_preference *p, struct error *err)
+/* *found false: it is not oneDNN that is asked for, or not one that is here. */
+static enum status find_library(struct cpu_stream *stream, struct cpu_way *out, const struct linear_preference *p, bool *found, struct error *err)
 {
+	struct variant have;
+	*found = false;
+	if (strcmp(p->variant.kernel, ONEDNN) != 0 || !dtype_is_plain(p->key.dtype)) return STATUS_OK;
+	TRY(find_onednn(stream, err));
+	if (!stream->onednn) return STATUS_OK;
+	name_way(stream, &onednn_way, &have);
+	*found = strcmp(have.mode, p->variant.mode) == 0;
+	if (*found) *out = onednn_way;
+	return STATUS_OK;
+}
+
+static enum status find_way(struct cpu_stream *stream, struct cpu_way *out, const struct linear_preference *p, struct error *err)
+{
+	bool found;
 	*out = (struct cpu_way){0};
 	bool known_use = p->key.use == LINEAR_USE_PLAIN || p->key.use == LINEAR_USE_PARTIAL;
 	if (!known_use || (unsigned)p->key.dtype >= DTYPE_COUNT || p->m_low < 1 || p->m_high < p->m_low)
 		return FAIL(err, BAD_INPUT, "variant of a linear: use %d, dtype %d, rows %d to %d; a CPU has uses %d and %d, and rows are 1 or more, ascending",
 		            (int)p->key.use, (int)p->key.dtype, p->m_low, p->m_high, LINEAR_USE_PLAIN, LINEAR_USE_PARTIAL);
 	if (!strcmp(p->variant.kernel, DEFAULT) && !p->variant.mode[0]) return STATUS_OK;
+	TRY(find_library(stream, out, p, &found, err));
+	if (found) return STATUS_OK;
 	for (int i = 0; !strcmp(p->variant.kernel, KERNEL) && way_at(out, p->key.dtype, i); i++) {
 		struct variant have;
-		name_way(out, &have);
+		name_way(stream, out, &have);
 		if (!strcmp(have.mode, p->variant.mode)) return STATUS_OK;
 	}
 	return FAIL(err, BAD_INPUT, "variant of a linear: '%.31s' '%.95s' for %s: this CPU and build have none of that name; measure again here", p->variant.kernel,
@@ -85,7 +121,7 @@ enum status cpu_linear_prefer(struct stream *base, const struct linear_preferenc
 	}
 	for (int i = 0; i < count; i++) {
 		copy[i] = (struct cpu_preference){.key = list[i].key, .m_low = list[i].m_low, .m_high = list[i].m_high};
-		enum status st = find_way(&copy[i].way, &list[i], err);
+		enum status st = find_way(stream, &copy[i].way, &list[i], err);
 		if (st == STATUS_OK) continue;
 		free(copy);
 		return st;
@@ -110,7 +146,7 @@ const struct cpu_way *cpu_preferred_way(const struct cpu_stream *stream, const s
 
 void cpu_linear_ran(const struct stream *base, struct variant *out)
 {
-	const struct cpu_way *ran = &((const struct cpu_stream *)base)->ran;
-	if (ran->kernels) name_way(ran, out);
+	const struct cpu_stream *stream = (const struct cpu_stream *)base;
+	if (stream->ran.kernels) name_way(stream, &stream->ran, out);
 	else *out = (struct variant){.kernel = DEFAULT, .invariant = true};
 }

@@ -2,6 +2,7 @@
 #include "device/gpu/attention.h"
 
 #include "device/device.h"
+#include "device/gpu/ways.h"
 
 /* Blocks of the decode kernel that fill a multiprocessor. */
 #define DECODE_BLOCKS 4
@@ -17,6 +18,11 @@ static const struct attention_kernel *const prefill_kernels[] = {
 	&attention_prefill_wide, &attention_prefill_tensor,
 #endif
 	&attention_tile, NULL};
+
+const struct attention_kernel *const *attention_kernels(bool prefill)
+{
+	return prefill ? prefill_kernels : decode_kernels;
+}
 
 /* Splits of one sequence and KV head: enough blocks for the device, whatever the contexts' lengths. */
 static int decode_splits(const struct gpu_props *props, bool invariant, int seqs, int kv_heads)
@@ -99,30 +105,60 @@ static struct attention_params make_params(const struct attention_args *args, bo
 	                                 .window = args->window, .block_shift = log2_of(l->block_tokens), .dense = rows->rows == rows->seqs && rows->max_seq_rows == 1, .invariant = invariant};
 }
 
-/* The first that can, but for `skip` of them as long as another follows. */
-static enum status launch_first(const struct attention_kernel *const *kernels, int skip, const struct gpu_context *ctx, const struct attention_params *p,
-                                enum dtype dtype, struct error *err)
+static enum status launch(const struct gpu_context *ctx, const struct attention_kernel *kernel, int splits, const struct attention_params *p, enum dtype dtype,
+                          struct error *err)
 {
-	for (; *kernels; kernels++)
-		if ((skip-- <= 0 || !kernels[1]) && (*kernels)->can(p, dtype)) return (*kernels)->launch(ctx, p, dtype, err);
+	ctx->dispatch->attention_ran = (struct attention_way){kernel, splits};
+	return kernel->launch(ctx, p, dtype, err);
+}
+
+/* The first that can, but for `skip` of them as long as another follows. */
+static enum status launch_first(bool prefill, int skip, const struct gpu_context *ctx, const struct attention_params *p, enum dtype dtype, struct error *err)
+{
+	for (const struct attention_kernel *const *k = attention_kernels(prefill); *k; k++)
+		if ((skip-- <= 0 || !k[1]) && (*k)->can(p, dtype)) return launch(ctx, *k, 0, p, dtype, err);
 	return FAIL(err, UNSUPPORTED, "attention: no kernel for heads of %d of type %s", p->head_dim, dtype_name(dtype));
 }
 
-static enum status decode(const struct gpu_context *ctx, struct attention_params *p, enum dtype dtype, int skip, struct error *err)
+static enum status launch_preferred(const struct gpu_context *ctx, const struct attention_preferred *preferred, const struct attention_params *p, enum dtype dtype,
+                                    struct error *err)
 {
-	p->splits = decode_splits(&ctx->props, p->invariant, p->seqs, p->kv_heads);
+	const struct attention_way *way = &preferred->way;
+	if (way->kernel->can(p, dtype)) return launch(ctx, way->kernel, way->splits, p, dtype, err);
+	return FAIL(err, UNSUPPORTED, "attention: preferred %s '%s' cannot take %d/%d heads of %d of type %s", preferred->name.kernel, preferred->name.mode, p->q_heads,
+	            p->kv_heads, p->head_dim, dtype_name(dtype));
+}
+
+/* The workspace for p->splits, or no splits where it is too small and nobody asked for so many. */
+static enum status take_workspace(const struct gpu_context *ctx, struct attention_params *p, const struct attention_preferred *preferred, struct error *err)
+{
 	size_t bytes = partial_bytes(p->seqs, p->q_heads, p->splits, p->head_dim);
 	int64_t counters = (int64_t)p->seqs * p->q_heads; /* at most */
 	if (p->splits > 1 && (bytes > ctx->workspace_bytes || counters > GPU_COUNTERS)) {
-		if (p->invariant)
-			return FAIL(err, BAD_INPUT, "attention: %d sequences of %d heads want %zu bytes of workspace and %lld counters; there are %zu and %d", p->seqs,
-			            p->q_heads, bytes, (long long)counters, ctx->workspace_bytes, GPU_COUNTERS);
+		if (p->invariant || (preferred && preferred->way.splits))
+			return FAIL(err, UNSUPPORTED, "attention %s: %d sequences of %d heads in %d splits want %zu bytes of workspace and %lld counters; there are %zu and %d",
+			            preferred ? preferred->name.kernel : "", p->seqs, p->q_heads, p->splits, bytes, (long long)counters, ctx->workspace_bytes, GPU_COUNTERS);
 		p->splits = 1;
 	}
 	p->partial = ctx->workspace;
 	p->partial_stats = p->partial + (size_t)p->seqs * (size_t)p->q_heads * (size_t)p->splits * (size_t)p->head_dim;
 	p->counters = ctx->counters;
-	return launch_first(decode_kernels, skip, ctx, p, dtype, err);
+	return STATUS_OK;
+}
+
+static enum status decode(const struct gpu_context *ctx, struct attention_params *p, enum dtype dtype, int skip, struct error *err)
+{
+	const struct attention_preferred *preferred = skip ? NULL : attention_preferred(ctx, false, p, dtype);
+	const int splits = preferred ? preferred->way.splits : 0;
+	p->splits = splits ? splits : decode_splits(&ctx->props, p->invariant, p->seqs, p->kv_heads);
+	TRY(take_workspace(ctx, p, preferred, err));
+	return preferred ? launch_preferred(ctx, preferred, p, dtype, err) : launch_first(false, skip, ctx, p, dtype, err);
+}
+
+static enum status prefill(const struct gpu_context *ctx, const struct attention_params *p, enum dtype dtype, int skip, struct error *err)
+{
+	const struct attention_preferred *preferred = skip ? NULL : attention_preferred(ctx, true, p, dtype);
+	return preferred ? launch_preferred(ctx, preferred, p, dtype, err) : launch_first(true, skip, ctx, p, dtype, err);
 }
 
 enum status gpu_attention_skip(struct stream *stream, const struct attention_args *args, int skip, struct error *err)
@@ -139,7 +175,7 @@ enum status gpu_attention_skip(struct stream *stream, const struct attention_arg
 	if (single_rows) TRY(decode(ctx, &p, dtype, skip, err));
 	p.skip_single = single_rows;
 	p.first_seq = rows->single_seqs;
-	return long_rows ? launch_first(prefill_kernels, skip, ctx, &p, dtype, err) : STATUS_OK;
+	return long_rows ? prefill(ctx, &p, dtype, skip, err) : STATUS_OK;
 }
 
 enum status gpu_attention(struct stream *stream, const struct attention_args *args, struct error *err)

@@ -14,6 +14,7 @@
 #define TANDEM_DEVICE_GPU_ATTENTION_H
 
 #include "device/gpu/context.h"
+#include "device/variant.h"
 
 struct stream_options;
 
@@ -67,6 +68,28 @@ struct attention_kernel {
 };
 extern const struct attention_kernel attention_decode, attention_tile;                /* any device */
 extern const struct attention_kernel attention_decode_tensor, attention_prefill_tensor, attention_prefill_wide; /* CUDA */
+
+/* ---- variants, by name (attention_ways.c): a kernel's name, and for decode "8 splits", or "" for as many as fill the device */
+
+struct attention_way {
+	const struct attention_kernel *kernel; /* NULL: nothing has run */
+	int splits;                            /* 0: by the dispatch */
+};
+struct attention_preferred {
+	struct attention_key key; /* m: 0 */
+	int m_low, m_high;
+	struct attention_way way;
+	struct variant name;
+};
+/* What the stream prefers for this step, or NULL. */
+const struct attention_preferred *attention_preferred(const struct gpu_context *context, bool prefill, const struct attention_params *p, enum dtype dtype);
+/* Candidates in the order of the dispatch, NULL behind the last. */
+const struct attention_kernel *const *attention_kernels(bool prefill);
+
+/* device_ops: */
+int gpu_attention_variants(struct stream *stream, const struct attention_key *key, struct variant *out, int max);
+enum status gpu_attention_prefer(struct stream *stream, const struct attention_preference *list, int count, struct error *err);
+void gpu_attention_ran(const struct stream *stream, struct variant *out);
 #ifdef __cplusplus
 }
 #endif

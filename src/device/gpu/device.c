@@ -10,6 +10,7 @@
 
 #include "base/clock.h"
 #include "base/mem.h"
+#include "device/gpu/attention.h"
 #include "device/gpu/peak.h"
 
 /* 0 devices and a reason, where the runtime says that there are none. */
@@ -198,6 +199,9 @@ const struct device_ops GPU_PASTE(GPU_NAME) = {
 	.linear_variants = gpu_linear_variants,
 	.linear_prefer = gpu_linear_prefer,
 	.linear_ran = gpu_linear_ran,
+	.attention_variants = gpu_attention_variants,
+	.attention_prefer = gpu_attention_prefer,
+	.attention_ran = gpu_attention_ran,
 	.graph_kernels = gpu_graph_object_kernels,
 	.versions = gpu_versions,
 	.read_memory = gpu_peak_read,

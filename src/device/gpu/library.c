@@ -308,7 +308,7 @@ static bool read_name(const char *name, int64_t *values)
 	for (; sscanf(at, "%15s %lld%n", word, &value, &length) == 2; at += length) {
 		size_t i = 0;
 		while (i < VALUES && strcmp(word, value_names[i])) i++;
-		if (i == VALUES || value < 0 || value > INT32_MAX) return false;
+		if (i == VALUES || value < INT32_MIN || value > INT32_MAX) return false;
 		values[i] = value;
 	}
 	write_name(values, again);
@@ -353,7 +353,7 @@ enum status gemm_algo_check(struct gemm_library *library, const struct gpu_conte
 /* ---- candidates */
 
 #define SPLIT_MAX_ROWS 64
-#define SPLIT_BASES 4 /* of the library's candidates are tried with K cut in other ways */
+#define SPLIT_BASES 2 /* of the library's candidates are tried with K cut in other ways */
 
 static bool among(const struct gemm_algo *list, int count, const struct gemm_algo *algo)
 {
@@ -365,7 +365,7 @@ static bool among(const struct gemm_algo *list, int count, const struct gemm_alg
 /* The layouts are set. */
 static int add_splits(const struct gemm_library *lib, const struct gpu_context *context, const struct gemm_problem *p, struct gemm_algo *out, int count, int max)
 {
-	static const int splits[] = {1, 2, 3, 4, 6, 8, 12, 16};
+	static const int splits[] = {1, 2, 3, 4, 8};
 	const int bases = count < SPLIT_BASES ? count : SPLIT_BASES;
 	int64_t values[VALUES];
 	for (int base = 0; base < bases; base++)

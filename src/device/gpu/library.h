@@ -11,7 +11,7 @@
 #include "device/gpu/linear.h"
 
 #define GEMM_ALGO_BYTES 64
-#define GEMM_MAX_CANDIDATES 48
+#define GEMM_MAX_CANDIDATES 32
 #define GEMM_ALGO_NAME_BYTES 88
 
 /* What the library calls an algorithm: bytes that mean something to the same version of the same library only. */

@@ -113,6 +113,7 @@ void gpu_stream_object_destroy(struct stream *base)
 	if (context->stream) (void)!gpu_drain(context->stream, clock_deadline_ms(ABORT_GRACE_MS), "stream", &ignored);
 	gemm_library_destroy(&context->gemm);
 	free(object->dispatch.preferred);
+	free(object->dispatch.attention);
 	gpu_stages_free(object);
 	gpu_memory_free(base->device, context->workspace);
 	gpu_memory_free(base->device, context->counters);

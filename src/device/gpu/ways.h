@@ -11,6 +11,7 @@
 #define TANDEM_DEVICE_GPU_WAYS_H
 
 #include "device/device.h"
+#include "device/gpu/attention.h"
 #include "device/gpu/library.h"
 #include "device/gpu/linear.h"
 #include "device/gpu/skinny.h"
@@ -59,6 +60,9 @@ struct dispatch {
 	int count;
 	enum linear_use use; /* of the last op, */
 	struct way ran;      /* and what was taken for it */
+	struct attention_preferred *attention; /* in the order given */
+	int attention_count;
+	struct attention_way attention_ran;
 };
 
 /* What the stream prefers for this, or NULL. No allocation; constant but for a binary search. */
