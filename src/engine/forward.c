@@ -110,6 +110,7 @@ static enum status row_parallel(struct rank *rank, struct tensor in, const struc
 	s->normed = false;
 	if (rank->adds && norms.behind) {
 		RUN(linear, {.x = in, .weight = &weight->part[0], .bias = bias, .y = added_rows(rank, s)});
+		dispatch_ran(rank, LINEAR_USE_PLAIN, &weight->part[0], in.rows);
 		return add_normed(rank, s, added_rows(rank, s), norms.behind, err);
 	}
 	if (rank->adds) {

@@ -12,7 +12,10 @@ static bool is_fused_qkv(const struct model_config *config, const struct shapes 
 enum linear_use problem_use(const struct device_ops *ops, const struct model_config *config, const struct shapes *shapes, const struct shape_family *family)
 {
 	bool plain = dtype_is_plain(shapes->dtype);
-	if (strcmp(family->kind, "row") == 0) return shapes->world_size == 1 && ops->accumulates ? LINEAR_USE_ACCUMULATE : LINEAR_USE_PARTIAL;
+	if (strcmp(family->kind, "row") == 0) { /* as engine/forward.c: row_parallel */
+		if (shapes->world_size > 1 || !ops->accumulates) return LINEAR_USE_PARTIAL;
+		return config->four_norms ? LINEAR_USE_PLAIN : LINEAR_USE_ACCUMULATE;
+	}
 	if (plain && ops->ops.attention_in && is_fused_qkv(config, shapes, family)) return LINEAR_USE_ATTENTION_IN;
 	if (plain && ops->ops.mlp_in && strcmp(family->family, "mlp gate_up") == 0) return LINEAR_USE_MLP_IN;
 	return LINEAR_USE_PLAIN;
