@@ -13,6 +13,7 @@
 #define GDN_COLUMNS 32 /* of S, of a block, where a head is spread */
 #define GDN_MAX_K 128
 #define GDN_MAX_V 256
+#define GDN_WHOLE_V 128 /* a wider head is spread always: more threads would have too few registers */
 
 struct gdn_params {
 	const void *qkvz, *ba; /* [rows] of T */
@@ -140,9 +141,10 @@ template <int PACKS, bool STORE> GPU_TEMPLATE void gdn_move(float s[PACKS][GDN_P
 }
 
 /* Block (b, h, s): columns [b * columns, ...) of value head h of sequence s; thread: lane part t % 4 of column t / 4. k_dim up to 16 PACKS. WHOLE: the block has
- * all columns and writes what out_proj reads; else o. Shared: gdn_shared. The sink, slot 0, is not written: many padding rows would at once. Bound: a step of
+ * all columns and writes what out_proj reads; else o. Shared: gdn_shared. The sink, slot 0, is not written: many padding rows would at once. The
+ * launch bounds, more threads than run, are what makes ptxas take registers enough. Bound: a step of
  * one row reads and writes S once; with many 7 operations an element of S and row. */
-template <typename T, int PACKS, bool WHOLE> GPU_KERNEL(WHOLE ? GDN_PARTS *GDN_MAX_V : GDN_PARTS *GDN_COLUMNS) gdn_kernel(gdn_params p)
+template <typename T, int PACKS, bool WHOLE> GPU_KERNEL(PACKS > 2 ? GDN_PARTS *GDN_WHOLE_V : 2 * GDN_PARTS *GDN_WHOLE_V) gdn_kernel(gdn_params p)
 {
 	GPU_DYNAMIC_SHARED(dynamic);
 	constexpr int width = PACKS * GDN_PACK * GDN_PARTS;
@@ -155,12 +157,9 @@ template <typename T, int PACKS, bool WHOLE> GPU_KERNEL(WHOLE ? GDN_PARTS *GDN_M
 	gpu_wait_previous();
 	gpu_start_next();
 	const char *old = p.state + (read < 0 ? 0 : read) * p.slot_bytes;
-	char *next = p.state + write * p.slot_bytes;
 	const gdn_rows<T> s = {(const T *)p.qkvz + first * p.stride, read < 0 ? NULL : (const T *)(old + p.inputs_at), p.row_start[seq + 1] - first,
 	                       2 * keys + p.v_heads * p.v_dim};
-	const T *ba = (const T *)p.ba + first * p.ba_stride;
-	T *out = (T *)p.out + first * p.out_stride + head * p.v_dim + begin;
-	const int64_t at = ((int64_t)head * p.v_dim + begin + column) * p.k_dim;
+	const int at = (head * p.v_dim + begin + column) * p.k_dim;
 	float state[PACKS][GDN_PACK] = {};
 	if (read >= 0 && column < columns) gdn_move<PACKS, false>(state, (float *)old + at, part, p.k_dim);
 	for (int t0 = 0; t0 < s.rows; t0 += p.tile) {
@@ -169,7 +168,7 @@ template <typename T, int PACKS, bool WHOLE> GPU_KERNEL(WHOLE ? GDN_PARTS *GDN_M
 		gdn_convolve(m.k, width, s, p, t0, n, keys + k_head * p.k_dim, p.k_dim);
 		gdn_convolve(m.v, p.columns, s, p, t0, n, value + begin, columns);
 		gpu_sync();
-		gdn_norms_and_rates(m, p, width, ba, head, t0, n);
+		gdn_norms_and_rates(m, p, width, (const T *)p.ba + first * p.ba_stride, head, t0, n);
 		gpu_sync();
 		for (int t = 0; t < n; t++) {
 			const float v = column < columns ? m.v[t * p.columns + column] : 0.0f;
@@ -177,14 +176,16 @@ template <typename T, int PACKS, bool WHOLE> GPU_KERNEL(WHOLE ? GDN_PARTS *GDN_M
 			if (part == 0 && column < columns) m.o[t * p.columns + column] = o;
 		}
 		gpu_sync();
+		T *out = (T *)p.out + (first + t0) * p.out_stride + head * p.v_dim + begin;
 		if (WHOLE)
 			for (int t = (int)threadIdx.x / GPU_WARP; t < n; t += (int)blockDim.x / GPU_WARP)
-				gdn_norm_row<T>(m.o + t * p.columns, s.qkvz + (t0 + t) * p.stride + s.channels + head * p.v_dim, out + (t0 + t) * p.out_stride, p);
+				gdn_norm_row<T>(m.o + t * p.columns, s.qkvz + (t0 + t) * p.stride + s.channels + head * p.v_dim, out + t * p.out_stride, p);
 		else
 			for (int i = (int)threadIdx.x; i < n * columns; i += (int)blockDim.x)
-				out[(t0 + i / columns) * p.out_stride + i % columns] = gpu_narrow<T>(m.o[i / columns * p.columns + i % columns]);
+				out[i / columns * p.out_stride + i % columns] = gpu_narrow<T>(m.o[i / columns * p.columns + i % columns]);
 	}
 	if (write == 0) return;
+	char *next = p.state + write * p.slot_bytes;
 	if (column < columns) gdn_move<PACKS, true>(state, (float *)next + at, part, p.k_dim);
 	T *inputs = (T *)(next + p.inputs_at);
 	gdn_keep(inputs, s, p, value + begin, columns);
@@ -213,7 +214,7 @@ template <typename T> GPU_KERNEL(GDN_NORM_WAVES * GPU_WARP) gdn_norm_kernel(gdn_
 
 template <typename T, int PACKS> static gpu_error gdn_run(const struct gpu_context *context, gdn_params p, const struct step_rows *rows)
 {
-	const bool whole = rows->max_seq_rows <= 1;
+	const bool whole = rows->max_seq_rows <= 1 && p.v_dim <= GDN_WHOLE_V;
 	p.columns = whole || p.v_dim < GDN_COLUMNS ? p.v_dim : GDN_COLUMNS;
 	p.tile = whole ? 1 : GDN_TILE;
 	const dim3 grid(gpu_blocks(p.v_dim, p.columns), (unsigned)p.v_heads, (unsigned)rows->seqs), block((unsigned)gpu_round_up(GDN_PARTS * p.columns, GPU_WARP));
