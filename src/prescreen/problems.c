@@ -151,7 +151,7 @@ enum status problems_make(struct results *out, const struct model_config *config
 	for (int i = 0; i < choice->degree_count; i++) TRY(add_degree(&m, choice->degrees[i], err));
 	for (int i = 0; i < out->degrees; i++) legal |= out->degree[i].legal;
 	if (out->problems) return STATUS_OK;
-	if (out->degrees && !legal) return FAIL(err, BAD_INPUT, "--tp %d: %s", out->degree[0].world_size, out->degree[0].why_not);
+	if (out->degrees && !legal) return FAIL(err, BAD_INPUT, "--tp %d: %s; leave it out", out->degree[0].world_size, out->degree[0].why_not);
 	return FAIL(err, USAGE, "prescreen: nothing to measure%s%s; see tandem plan MODEL for the families, and --phase, --rows, --tp", choice->families ? ", no family fits --families " : "",
 	            choice->families ? choice->families : "");
 }

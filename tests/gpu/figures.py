@@ -45,7 +45,7 @@ def step(folder, world, batch, prefill, *more, steps=32):
 
 
 def decode_detail(result):
-    keys = ("decode_ms", "device_ms", "host_gap_us", "prefill_ms", "load_ms", "decode_gb_per_s", "split_us")
+    keys = ("decode_ms", "device_ms", "host_gap_us", "prefill_ms", "load_ms", "decode_gb_per_s", "split_us", "prefill_split_us")
     return {key: result[key] for key in keys if key in result}
 
 
@@ -75,7 +75,8 @@ def llama8b(world, folder):
 def throughput(world, folder):
     shape = ("--requests", 4, "--input", 16, "--output", 4) if EMULATED else ("--requests", 256, "--input", 512, "--output", 128)
     result = tandem_json("bench", "step", folder, *SEED, "--device", DEVICE, "--tp", world, *shape, timeout=150)
-    put("llama8b_tp%d_throughput_tok_s" % world, result["throughput_tokens_per_s"])
+    keys = ("mixed_steps", "mixed_ms", "mixed_most_ms", "mixed_us", "decode_steps", "decode_ms", "decode_most_ms", "decode_us")
+    put("llama8b_tp%d_throughput_tok_s" % world, result["throughput_tokens_per_s"], {key: result[key] for key in keys})
 
 
 def large(key, world, folder):
