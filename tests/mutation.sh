@@ -104,6 +104,23 @@ mutant norms_swapped src/engine/forward.c 'TRY(norm(rank, s, w->post_norm, err))
 mutant shared_physical_blocks src/engine/rank.c 'kv_slot(rank->pool, plan->slot[plan->seq_of_row[i]], plan->position[i])' 'rank->options.kv.block_tokens + plan->position[i]'
 mutant head_slice_in_the_wrong_place src/engine/loader.c '	w->head_begin = begin;' '	w->head_begin = begin; if (rank->world_size > 1 && rank->index == 1) w->head_begin = 0;'
 
+# Gemma.
+forward=src/engine/forward.c
+mutant rope_of_the_wrong_layer_kind $forward 'c->two_ropes && c->layer_kind[layer] == LAYER_SLIDING' 'c->two_ropes && c->layer_kind[layer] != LAYER_SLIDING'
+mutant one_rope_for_all_layers $forward 'c->two_ropes && c->layer_kind[layer] == LAYER_SLIDING' '0'
+mutant norm_before_the_sum $forward '	TRY(COMM(rank->comm, all_reduce, rank->stream, &((struct all_reduce_args){.partial = partial, .x = y, .bias = bias}), err));' '	for (int i = 0; i < partial.slots; i++) {
+		struct tensor part = tensor_view((float *)partial.data + i * partial.slot_stride, DTYPE_F32, TENSOR_REPLICATED, s->x.rows, s->x.cols);
+		RUN(rms_norm, {.x = part, .weight = weight, .eps = rank->model->config.rms_eps, .out = part});
+	}
+	TRY(COMM(rank->comm, all_reduce, rank->stream, &((struct all_reduce_args){.partial = partial, .x = s->x, .add_residual = true, .bias = bias}), err));
+	return rank_moves(rank, err);'
+mutant norms_behind_swapped $loader 'LINEAR(MIXED_NORM, mixed_norm), LINEAR(MLP_NORM, mlp_norm)' 'LINEAR(MLP_NORM, mixed_norm), LINEAR(MIXED_NORM, mlp_norm)'
+mutant embedding_not_scaled $forward '.scale = embedding_scale(rank), .out = s->x' '.out = s->x'
+mutant gelu_is_silu $forward 'if (c->gelu) RUN(geglu' 'if (0) RUN(geglu'
+mutant scores_scaled_by_the_heads $forward '.scale = c->query_scale,' '.scale = 1.0f / sqrtf((float)c->head_dim),'
+mutant scores_not_capped $forward '.softcap = c->attn_softcap,' ''
+mutant logits_not_capped $forward 'if (c->final_softcap > 0) RUN(softcap' 'if (0) RUN(softcap'
+
 # Experts.
 moe=src/device/cpu/moe.c
 mutant router_before_softmax $moe '		weight[i] = p[best];' '		weight[i] = 1;'
@@ -166,6 +183,27 @@ mutant guards_in_another_order $kernels 'bool split = n > 8' 'bool split = n > 8
 mutant wave_of_any_width $kernels 's->launch.threads % s->target->wave == 0) return' '1) return'
 mutant misspelt_field_ignored src/prescreen/target.c '	TRY(refuse_unknown_keys(f, err));' ''
 mutant shapes_of_the_whole_model src/prescreen/shapes.c '.n = f->local_n, .k = f->local_k' '.n = f->global_n, .k = f->global_k'
+
+tests="tests/unit/test_screen.c tests/unit/planted_device.c tests/unit/files.c" candidate=src/prescreen/candidate.c check=src/prescreen/trial_check.c
+mutant launches_not_compared $candidate 'c->changed = has_changed(c, base);' 'c->changed = true;'
+mutant request_taken_for_granted $candidate 'if (!variant_equal(&c->resolved, &c->requested)) {' 'if (0) {'
+mutant output_not_poisoned $candidate '	TRY(trial_poison(t, err));
+	if (graph)' '	if (graph)'
+mutant repeats_not_compared $candidate 'c->check.repeatable = trial_hash(t) == first;' 'c->check.repeatable = true;'
+mutant illegal_is_launched $candidate '	if (!static_legal(s, p, c)) return STATUS_OK;' '	(void)static_legal(s, p, c);'
+mutant dead_device_goes_on $candidate '	if (st == STATUS_OK) st = run_once(s, t, NULL, err);
+	if (st' '	if (st'
+mutant guards_not_looked_at $check '		out->outside += guard_damage(t, g);' ''
+mutant bound_that_bounds_nothing $check '.l2 = out + between + 4 * walk' '.l2 = 1e9 * walk'
+mutant thresholds_of_another_run src/prescreen/screen.c '	if (strcmp(a, b)) return differs(file, "--keep and --reject", a, b, err);' ''
+mutant resumed_problem_measured_again src/prescreen/screen.c '		p->done = true;
+		memcpy' '		memcpy'
+mutant speed_up_upside_down src/prescreen/timing.c 'us > 0 ? baseline_us / us : 0' 'us / baseline_us'
+mutant noise_is_enough src/prescreen/timing.c 'distance(t.speedup, rule) >= 2 * half' 'distance(t.speedup, rule) >= 0'
+mutant equal_problems_twice src/prescreen/problems.c 'struct result_problem *have = results_find(m->out, problem);' 'struct result_problem *have = NULL;'
+mutant logits_of_a_whole_prompt src/prescreen/problems.c '	if (prefill && strcmp(f->kind, "vocab") == 0)' '	if (0)'
+mutant newer_results_read src/prescreen/results_json.c '	if (version == RESULTS_VERSION) return STATUS_OK;' '	return STATUS_OK;'
+mutant unknown_result_ignored src/prescreen/results_json.c '		if (!has_name(table, more, key)) return' '		if (0) return'
 
 tests="tests/unit/test_whitelist.c tests/unit/files.c tests/unit/golden.c tests/unit/ranks.c" choose=src/prescreen/choose.c
 mutant range_over_a_slow_class $choose 'if (!problem->done) return NULL;' 'if (!problem->done) return NULL; if (!best && before) return before;'

@@ -4,9 +4,8 @@
     python3 tools/golden_oracle.py tests/golden/NAME [...]     compare with the recorded logits, print the error
 
 It reads a Hugging Face style folder (config.json in the old or the new key style, safetensors in one file or several)
-and knows the Llama, Mistral, Qwen2, Qwen3, Qwen3.5 and Qwen3-Next layers with every RoPE type that the golden models use, and
-layers with experts. It
-shares no code with transformers; where the two agree, the formulas are right and the difference is what
+and knows the Llama, Mistral, Qwen2, Qwen3, Qwen3.5, Qwen3-Next, Gemma 2 and Gemma 3 layers with every RoPE type that the golden
+models use, and layers with experts. It shares no code with transformers; where the two agree, the formulas are right and the difference is what
 transformers' float32 costs. Slow and small on purpose: no cache, no batch, [T, V] logits in one go. Needs numpy only.
 """
 import json
@@ -51,11 +50,18 @@ def read_config(path):
     config = json.loads(path.read_text())
     if "text_config" in config:
         config = {**config["text_config"], "tie_word_embeddings": config.get("tie_word_embeddings", False)}
+    config["gemma"] = config["model_type"].startswith("gemma")
+    if config["gemma"]:
+        config = {**GEMMA, **config}
     heads = config["num_attention_heads"]
     config["num_key_value_heads"] = config.get("num_key_value_heads") or heads
     config["head_dim"] = config.get("head_dim") or config["hidden_size"] // heads
     config.setdefault("norm_topk_prob", config["model_type"] != "qwen3_moe")
     rope = dict(config.get("rope_parameters") or config.get("rope_scaling") or {})
+    if config["model_type"] == "gemma3_text":
+        local = rope.get("sliding_attention", {})
+        config["rope_local"] = {"rope_type": "default", "rope_theta": config.get("rope_local_base_freq", 10000.0), **local}
+        rope = {"rope_theta": config.get("rope_theta", 1000000.0), **rope.get("full_attention", rope)}
     rope["rope_type"] = rope.get("rope_type", rope.get("type", "default"))
     rope["rope_theta"] = rope.get("rope_theta", config.get("rope_theta", 10000.0))
     rope["max_position_embeddings"] = config["max_position_embeddings"]
@@ -64,6 +70,10 @@ def read_config(path):
     share = rope.get("partial_rotary_factor", config.get("partial_rotary_factor", 0.25 if config["hybrid"] else 1.0))
     config["rotary_dim"] = int(config["head_dim"] * share)
     return config
+
+
+# What the classes of Gemma give where the file says nothing.
+GEMMA = {"num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256, "query_pre_attn_scalar": 256, "sliding_window": 4096}
 
 
 def is_gdn(config, layer):
@@ -77,6 +87,10 @@ def is_gdn(config, layer):
 def layer_window(config, layer):
     """Sliding window of a layer in keys (self included), or None for full attention."""
     window = config.get("sliding_window")
+    if config["gemma"]:
+        pattern = config.get("sliding_window_pattern", 2 if config["model_type"] == "gemma2" else 6)
+        slides = config["layer_types"][layer] == "sliding_attention" if config.get("layer_types") else (layer + 1) % pattern != 0
+        return window if slides else None
     if window is None or config["model_type"] == "llama" or config["hybrid"]:
         return None
     if config["model_type"] == "mistral":
@@ -159,8 +173,12 @@ def sigmoid(x):
 
 
 def norm_weight(weights, name, config):
-    """The hybrid families store the weights of these norms less 1."""
-    return weights[name] + 1 if config["hybrid"] else weights[name]
+    """The hybrid families and Gemma store the weights of these norms less 1."""
+    return weights[name] + 1 if config["hybrid"] or config["gemma"] else weights[name]
+
+
+def softcap(x, cap):
+    return cap * np.tanh(x / cap) if cap else x
 
 
 def linear(x, weights, name):
@@ -183,7 +201,9 @@ def attention(x, weights, prefix, config, cos, sin, window):
     q, k = rotate(q, cos, sin), rotate(k, cos, sin)
     group = q.shape[1] // k.shape[1]
     k, v = np.repeat(k, group, axis=1), np.repeat(v, group, axis=1)
-    scores = np.einsum("qhd,khd->hqk", q, k) / math.sqrt(D)
+    scores = np.einsum("qhd,khd->hqk", q, k) / math.sqrt(config["query_pre_attn_scalar"] if config["gemma"] else D)
+    if config["model_type"] == "gemma2":
+        scores = softcap(scores, config["attn_logit_softcapping"])
     query, key = np.arange(T)[:, None], np.arange(T)[None, :]
     visible = key <= query
     if window is not None:
@@ -235,8 +255,10 @@ def gated_delta_net(x, weights, prefix, config):
     return linear(out.reshape(T, -1), weights, prefix + "out_proj")
 
 
-def mlp(x, weights, prefix):
+def mlp(x, weights, prefix, gelu=False):
     gate, up = linear(x, weights, prefix + "gate_proj"), linear(x, weights, prefix + "up_proj")
+    if gelu:
+        return linear(gate / 2 * (1 + np.tanh(math.sqrt(2 / math.pi) * (gate + 0.044715 * gate ** 3))) * up, weights, prefix + "down_proj")
     return linear(gate / (1 + np.exp(-gate)) * up, weights, prefix + "down_proj")
 
 
@@ -277,9 +299,27 @@ def experts(x, weights, prefix, config, gaps):
     return y
 
 
+def gemma_logits(config, weights, tokens):
+    """Keys that only mistakes have: one_rope, no_embedding_scale, silu."""
+    eps, positions = config["rms_norm_eps"], np.arange(len(tokens))
+    x = weights["model.embed_tokens.weight"][tokens] * (1 if config.get("no_embedding_scale") else math.sqrt(config["hidden_size"]))
+    norm = lambda y, name: rms(y, norm_weight(weights, name + ".weight", config), eps)
+    for i in range(config["num_hidden_layers"]):
+        layer, window = f"model.layers.{i}.", layer_window(config, i)
+        local = window is not None and "rope_local" in config and not config.get("one_rope")
+        cos, sin = rope_tables(config["rope_local" if local else "rope"], config["rotary_dim"], positions)
+        a = attention(norm(x, layer + "input_layernorm"), weights, layer + "self_attn.", config, cos, sin, window)
+        x = x + norm(a, layer + "post_attention_layernorm")
+        m = mlp(norm(x, layer + "pre_feedforward_layernorm"), weights, layer + "mlp.", gelu=not config.get("silu"))
+        x = x + norm(m, layer + "post_feedforward_layernorm")
+    return softcap(norm(x, "model.norm") @ weights["model.embed_tokens.weight"].T, config.get("final_logit_softcapping"))
+
+
 def logits(config, weights, tokens, gaps=None):
     """[T, V] logits in float64. `gaps`: a list for those of the routers."""
     gaps = [] if gaps is None else gaps
+    if config["gemma"]:
+        return gemma_logits(config, weights, tokens)
     eps = config["rms_norm_eps"]
     x = weights["model.embed_tokens.weight"][tokens]
     cos, sin = rope_tables(config["rope"], config["rotary_dim"], np.arange(len(tokens)))

@@ -80,6 +80,8 @@ LLAMA3 = {"rope_type": "llama3", "rope_theta": 500.0, "factor": 8.0, "low_freq_f
 HYBRID = dict(num_hidden_layers=4, head_dim=16, linear_num_key_heads=8, linear_num_value_heads=16, linear_key_head_dim=8,
               linear_value_head_dim=12, rms_norm_eps=1e-6,
               rope_parameters={"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.25})
+GEMMA_WRONG = {"silu": {"silu": True}, "embedding not scaled": {"no_embedding_scale": True}, "scores by head_dim": {"query_pre_attn_scalar": 16},
+               "window + 1": {"sliding_window": 10}, "full attention": {"sliding_window": 1000}}
 MOE_WRONG = {"logits chosen without their softmax": {"router_weights": "none"}, "an expert more": {"num_experts_per_tok": 4}}
 SHARED_WRONG = {"shared expert without its gate": {"shared_gate": "none"}}
 
@@ -194,6 +196,29 @@ MODELS = [
            dict(HYBRID, num_experts=0, num_experts_per_tok=1, attention_bias=True, linear_num_key_heads=4, linear_num_value_heads=8,
                 layer_types=["linear_attention", "full_attention"] * 2),
            model_type="qwen3_next", dtype="F16", style="old", old={"full_attention_interval": 2, "tie_word_embeddings": False}),
+    Golden("gemma3", "Gemma 3: four norms, scaled embedding, gelu; layers 2 and 4 full with linear RoPE, the others slide over 9 tokens with a base "
+           "of their own; scores scaled by 40, not by the heads' 16; one KV head",
+           dict(num_hidden_layers=5, head_dim=16, num_key_value_heads=1, rms_norm_eps=1e-6, tie_word_embeddings=True, query_pre_attn_scalar=40,
+                sliding_window=9, layer_types=["sliding_attention", "sliding_attention", "full_attention", "sliding_attention", "full_attention"],
+                rope_parameters={"full_attention": {"rope_type": "linear", "rope_theta": 5000.0, "factor": 4.0},
+                                 "sliding_attention": {"rope_type": "default", "rope_theta": 50.0}}),
+           model_type="gemma3_text", tokens=56, old={"layer_types": ["sliding_attention", "sliding_attention", "full_attention", "sliding_attention",
+                                                                     "full_attention"]},
+           wrong={**GEMMA_WRONG, "one rope": {"one_rope": True}, "no scaling": NO_SCALING}),
+    Golden("gemma3-composite", "Gemma 3 under text_config beside a vision tower: keys for heads absent, sliding_window_pattern, rope_local_base_freq, "
+           "rope_scaling of the full layers; final soft cap",
+           dict(num_hidden_layers=4, head_dim=16, num_key_value_heads=4, rms_norm_eps=1e-6, tie_word_embeddings=True, query_pre_attn_scalar=24,
+                sliding_window=9, final_logit_softcapping=5.0, layer_types=["sliding_attention", "full_attention"] * 2,
+                rope_parameters={"full_attention": {"rope_type": "linear", "rope_theta": 2000.0, "factor": 2.0},
+                                 "sliding_attention": {"rope_type": "default", "rope_theta": 100.0}}),
+           model_type="gemma3_text", nested=True, style="old", old={"sliding_window_pattern": 2},
+           omit=("num_attention_heads", "num_key_value_heads"),
+           wrong={**GEMMA_WRONG, "one rope": {"one_rope": True}, "no soft cap": {"final_logit_softcapping": None}}),
+    Golden("gemma2", "Gemma 2: layers 0 and 2 slide over 9 tokens, layer 1 full; scores and logits soft capped, no norm of q and k",
+           dict(num_hidden_layers=3, head_dim=16, rms_norm_eps=1e-6, tie_word_embeddings=True, query_pre_attn_scalar=24, sliding_window=9,
+                attn_logit_softcapping=3.0, final_logit_softcapping=6.0, rope_parameters={"rope_type": "default", "rope_theta": 1000.0}),
+           model_type="gemma2", tokens=56, dtype="F16",
+           wrong={**GEMMA_WRONG, "no soft cap": {"final_logit_softcapping": None}, "scores not capped": {"attn_logit_softcapping": None}}),
     Golden("qwen3_next-moe", "Qwen3-Next: 3 of 8 experts and a shared one of another width, a tensor per expert; layer 2 dense",
            dict(HYBRID, num_hidden_layers=3, num_experts=8, num_experts_per_tok=3, moe_intermediate_size=16, shared_expert_intermediate_size=24,
                 linear_num_key_heads=8, linear_num_value_heads=8, linear_value_head_dim=8, mlp_only_layers=[2], tie_word_embeddings=True,
@@ -213,8 +238,10 @@ MODELS = [
 def random_tensor(model, seed, name, shape):
     """Large enough that attention is peaked and every tensor matters; see SENSITIVE."""
     rng = np.random.Generator(np.random.PCG64([zlib.crc32(f"{model}/{name}".encode()), seed]))
+    if model.startswith("gemma") and name == "model.norm.weight":
+        return rng.uniform(4, 12, shape)                                            # logits of usual size from a small embedding
     if "norm" in name:
-        centred = model.startswith(("qwen3_5", "qwen3_next")) and "linear_attn" not in name
+        centred = model.startswith(("qwen3_5", "qwen3_next", "gemma")) and "linear_attn" not in name
         return rng.uniform(0.5, 1.5, shape) - centred
     if name.endswith("A_log"):
         return rng.uniform(-3, 1, shape)
@@ -227,7 +254,7 @@ def random_tensor(model, seed, name, shape):
     if name.endswith(".bias"):
         return rng.normal(0, 0.4, shape)
     if "embed_tokens" in name or "lm_head" in name:
-        return rng.normal(0, 0.25, shape)
+        return rng.normal(0, 0.03 if model.startswith("gemma") else 0.25, shape)   # Gemma's is scaled: a token must not predict itself
     gain = 1.5 if re.search(r"[qk]_proj", name) else 1.2
     return rng.normal(0, gain / np.sqrt(shape[-1]), shape)
 
@@ -306,7 +333,8 @@ def new_style(golden):
     torch_dtype = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}[golden.dtype]
     architecture = {"llama": "LlamaForCausalLM", "mistral": "MistralForCausalLM", "qwen2": "Qwen2ForCausalLM",
                     "qwen3": "Qwen3ForCausalLM", "qwen3_moe": "Qwen3MoeForCausalLM", "qwen3_5_text": "Qwen3_5ForCausalLM",
-                    "qwen3_next": "Qwen3NextForCausalLM", "qwen3_5_moe_text": "Qwen3_5MoeForCausalLM"}[golden.model_type]
+                    "qwen3_next": "Qwen3NextForCausalLM", "qwen3_5_moe_text": "Qwen3_5MoeForCausalLM",
+                    "gemma2": "Gemma2ForCausalLM", "gemma3_text": "Gemma3ForCausalLM"}[golden.model_type]
     settings = copy.deepcopy({**BASE, **golden.config})       # the config class edits what it is given
     settings.update(bos_token_id=1, eos_token_id=[UNUSED_EOS, 3] if golden.stop else UNUSED_EOS,
                     architectures=[architecture], dtype=torch_dtype)
@@ -318,6 +346,8 @@ def old_style(golden, config):
     """The same, as transformers 4 wrote it."""
     config = dict(config)
     rope = config.pop("rope_parameters")
+    if "sliding_attention" in rope:
+        config["rope_local_base_freq"], rope = rope["sliding_attention"]["rope_theta"], rope["full_attention"]
     config["rope_theta"] = rope["rope_theta"]
     if "partial_rotary_factor" in rope:
         config["partial_rotary_factor"] = rope.pop("partial_rotary_factor")
@@ -336,6 +366,9 @@ def nest(config):
     """The shape of a multimodal config: the text model's keys one level down, the tie flag above."""
     outer = {key: config.pop(key) for key in ("tie_word_embeddings", "transformers_version")}
     config.pop("architectures")
+    if config["model_type"] == "gemma3_text":
+        return {"architectures": ["Gemma3ForConditionalGeneration"], "image_token_index": 9, "model_type": "gemma3",
+                "text_config": config, **outer, "vision_config": {"hidden_size": 8, "model_type": "siglip_vision_model"}}
     if config["model_type"].startswith("qwen3_5"):
         kind = config["model_type"].removesuffix("_text")
         architecture = {"qwen3_5": "Qwen3_5ForConditionalGeneration", "qwen3_5_moe": "Qwen3_5MoeForConditionalGeneration"}[kind]

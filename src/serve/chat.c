@@ -23,6 +23,8 @@ static enum status check_part(const json_t *part, size_t message, struct refusal
 	if (!json_is_object(part) || !json_is_string(type))
 		return refuse(r, 400, "messages", "messages[%zu].content: a part must be an object with a type", message);
 	const char *name = json_string_value(type);
+	if (!strcmp(name, "image_url") || !strcmp(name, "image") || !strcmp(name, "input_image"))
+		return refuse(r, 400, "messages", "messages[%zu].content: an image; this server reads text only, also of models that can see: leave it out", message);
 	if (strcmp(name, "text") != 0)
 		return refuse(r, strcmp(name, "refusal") == 0 ? 400 : 501, "messages", "messages[%zu].content: only parts of type text are supported", message);
 	if (!json_is_string(text)) return refuse(r, 400, "messages", "messages[%zu].content: the text of a part must be a string", message);

@@ -93,11 +93,14 @@ static const struct { const char *op; uint64_t hash; } recorded[] = {
 	{"head_norm", 0xeb56c9523dcdbd42},
 	{"linear", 0x3150aaf052be5596},
 	{"rope", 0x898ca90c7e42de50},
-	{"attention", 0x1dcfc98c993a7de0},
+	{"attention", 0xd8695eacf4c72d1b},
 	{"swiglu", 0xe1d21c19d6c1ae7},
 	{"tree_sum", 0x6e5effbe5621b509},
 	{"gdn", 0x2c5d507b26716a},
 	{"gate", 0x389e117ddf771e43},
+	{"geglu", 0xcb8359e4a9acaf16},
+	{"norm_add", 0x310925eee7c3e9d0},
+	{"softcap", 0x72a8faf579483e2d},
 	{"moe", 0xd688c4ef553a7e31},
 };
 

@@ -17,6 +17,7 @@
 struct batch {
 	int seqs, len[MAX_SEQS], fresh[MAX_SEQS];
 	int q_heads, kv_heads, dim, window;
+	float softcap; /* 0: none */
 };
 
 /* Keys and values of a whole sequence, and queries for each position: functions of (seed, seq, position) alone, so that any way to cut
@@ -105,7 +106,7 @@ static void step(struct check *c, struct world *w, const struct batch *b, const 
 	                              .layer = 1, .kv_slot = slot};
 	struct attention_args attention = {.q = tensor_columns(&all, 0, q_cols), .out = tensor_view(result.data, DTYPE_F32, TENSOR_SHARDED, rows, q_cols),
 	                                   .q_heads = b->q_heads, .cache = &w->cache, .layer = 1, .rows = &sr, .scale = 1.0f / sqrtf((float)b->dim),
-	                                   .window = b->window};
+	                                   .window = b->window, .softcap = b->softcap};
 	struct error err = {0};
 	guarded_poison(&result);
 	expect_ok(c, v, OP(v->stream, kv_write, &write, &err), &err);
@@ -174,9 +175,9 @@ static void oracle(struct check *c, const struct batch *b, const float *got)
 						dot += term;
 						size += fabs(term);
 					}
-					p[j] = dot * scale;
+					p[j] = b->softcap > 0 ? (double)b->softcap * tanh(dot * scale / (double)b->softcap) : dot * scale;
 					max = fmax(max, p[j]);
-					e = fmax(e, (b->dim + 2) * 0x1.01p-24 * size * scale);
+					e = fmax(e, (b->dim + 2) * 0x1.01p-24 * size * scale + 6 * 0x1.01p-24 * fabs(p[j])); /* a cap never stretches */
 				}
 				for (int j = lo; j <= i; j++) l += p[j] = exp(p[j] - max);
 				for (int d = 0; d < b->dim; d++) {
@@ -209,7 +210,9 @@ static void batch_case(struct check *c, enum fill fill, const struct batch *b, b
 		floats += (size_t)b->fresh[s] * (size_t)(b->q_heads * b->dim);
 		if (b->fresh[s] > fresh) fresh = b->fresh[s];
 	}
-	case_begin(c, fill, "rows/keys%s, heads %d/%d D=%d window %d", lens, b->q_heads, b->kv_heads, b->dim, b->window);
+	char cap[24] = "";
+	if (b->softcap > 0) snprintf(cap, sizeof cap, " softcap %g", (double)b->softcap);
+	case_begin(c, fill, "rows/keys%s, heads %d/%d D=%d window %d%s", lens, b->q_heads, b->kv_heads, b->dim, b->window, cap);
 	float *first = run_batch(c, &c->variant[0], b, 16, false, 128, fresh);
 	reference_bits(c, first, floats);
 	if (fill == FILL_RANDOM || fill == FILL_ZERO) oracle(c, b, first);
@@ -233,16 +236,16 @@ static void batch_case(struct check *c, enum fill fill, const struct batch *b, b
 void check_attention(struct check *c)
 {
 	static const struct batch cases[] = {
-		{1, {1}, {1}, 1, 1, 8, 0},
-		{1, {17}, {17}, 2, 1, 16, 0},
-		{1, {300}, {40}, 4, 2, 24, 0},
-		{3, {5, 260, 33}, {5, 1, 20}, 8, 2, 64, 0},
-		{2, {257, 256}, {3, 2}, 3, 3, 40, 0},
-		{1, {530}, {60}, 14, 2, 72, 0},
-		{2, {600, 90}, {1, 90}, 6, 1, 128, 100},
-		{2, {300, 40}, {300, 12}, 2, 2, 32, 17},
-		{1, {520}, {9}, 4, 4, 256, 300},
-		{4, {1, 2, 3, 70}, {1, 1, 1, 1}, 16, 4, 80, 0},
+		{1, {1}, {1}, 1, 1, 8, 0, 0},
+		{1, {17}, {17}, 2, 1, 16, 0, 0},
+		{1, {300}, {40}, 4, 2, 24, 0, 0},
+		{3, {5, 260, 33}, {5, 1, 20}, 8, 2, 64, 0, 0},
+		{2, {257, 256}, {3, 2}, 3, 3, 40, 0, 0},
+		{1, {530}, {60}, 14, 2, 72, 0, 0},
+		{2, {600, 90}, {1, 90}, 6, 1, 128, 100, 0},
+		{2, {300, 40}, {300, 12}, 2, 2, 32, 17, 0},
+		{1, {520}, {9}, 4, 4, 256, 300, 0},
+		{4, {1, 2, 3, 70}, {1, 1, 1, 1}, 16, 4, 80, 0, 0},
 	};
 	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
 		batch_case(c, FILL_RANDOM, &cases[i], true);
@@ -253,9 +256,11 @@ void check_attention(struct check *c)
 		batch_case(c, FILL_SPECIAL, &cases[i], false);
 	}
 	if (c->quick) return;
-	batch_case(c, FILL_RANDOM, &(struct batch){1, {3000}, {1}, 4, 2, 64, 0}, true); /* split over the team by blocks */
-	batch_case(c, FILL_RANDOM, &(struct batch){1, {2000}, {3}, 2, 1, 64, 900}, true);
-	batch_case(c, FILL_RANDOM, &(struct batch){1, {400}, {400}, 4, 1, 64, 0}, true);
+	batch_case(c, FILL_RANDOM, &(struct batch){1, {3000}, {1}, 4, 2, 64, 0, 0}, true); /* split over the team by blocks */
+	batch_case(c, FILL_RANDOM, &(struct batch){1, {2000}, {3}, 2, 1, 64, 900, 0}, true);
+	batch_case(c, FILL_RANDOM, &(struct batch){1, {400}, {400}, 4, 1, 64, 0, 0}, true);
+	batch_case(c, FILL_RANDOM, &(struct batch){.seqs = 1, .len = {300}, .fresh = {40}, .q_heads = 4, .kv_heads = 2, .dim = 64, .softcap = 0.7f}, true);
+	batch_case(c, FILL_RANDOM, &(struct batch){.seqs = 2, .len = {700, 33}, .fresh = {2, 33}, .q_heads = 2, .kv_heads = 1, .dim = 72, .window = 290, .softcap = 3}, true);
 }
 
 /* Written keys and values, read back by attention with a softmax of one key: the output is the value's bits. */
@@ -265,7 +270,7 @@ void check_kv_write(struct check *c)
 	for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
 		int rows = shapes[i][0], heads = shapes[i][1], dim = shapes[i][2], tokens = shapes[i][3], cols = heads * dim;
 		case_begin(c, FILL_RANDOM, "T=%d heads=%d D=%d block %d", rows, heads, dim, tokens);
-		struct batch b = {1, {rows}, {rows}, heads, heads, dim, 1};
+		struct batch b = {1, {rows}, {rows}, heads, heads, dim, 1, 0};
 		float *want = malloc((size_t)rows * (size_t)cols * 4);
 		for (int p = 0; p < rows; p++) fill_position(c, want + (size_t)p * (size_t)cols, cols, 0, p, 300);
 		for (int j = 0; j < c->variants; j++) {

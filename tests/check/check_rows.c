@@ -53,6 +53,10 @@ static void embed_case(struct check *c, enum dtype dtype, int rows, int n, int k
 		struct embed_args args = {.table = &w.w, .token = token.data, .out = view_of(&out, TENSOR_REPLICATED, rows, k, k + 2)};
 		expect_ok(c, v, OP(v->stream, embed, &args, &err), &err);
 		compare_bits(c, v, "out", out.data, want, out.bytes / 4);
+		args.scale = 3.3f;
+		expect_ok(c, v, OP(v->stream, embed, &args, &err), &err);
+		for (int j = 0; j < k; j++) one[j] = want[j] * args.scale;
+		compare_bits(c, v, "scaled", out.data, one, (size_t)k);
 		expect_intact(c, v, &out, "out");
 	}
 	/* From some rows of the table: the others' tokens and the second slot are the zeros that change nothing. */

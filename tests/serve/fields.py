@@ -54,7 +54,8 @@ def _(server):
                   [{"role": "user", "content": [5]}], [{"role": "user", "content": [{}]}], [{"role": "user", "content": [{"type": "text"}]}],
                   [{"role": "user", "content": [{"type": "text", "text": 5}]}], None):
         refused(server, CHATS, {**ENDPOINTS[1][1], "messages": value}, param="messages")
-    refused(server, CHATS, {**ENDPOINTS[1][1], "messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]}, 501, param="messages")
+    for part, status in (({"type": "image_url", "image_url": {"url": "x"}}, 400), ({"type": "input_audio", "input_audio": {}}, 501)):
+        refused(server, CHATS, {**ENDPOINTS[1][1], "messages": [{"role": "user", "content": [{"type": "text", "text": "a"}, part]}]}, status, param="messages")
     for value in ("true", 5, []):
         refused(server, CHATS, {**ENDPOINTS[1][1], "logprobs": value}, param="logprobs")
     for value in ("5", True, 1.5, []):

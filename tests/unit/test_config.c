@@ -291,7 +291,7 @@ static void test_refused_by_name(void **state)
 {
 	(void)state;
 	bad(llama, "{\"model_type\":\"mixtral\"}", STATUS_UNSUPPORTED, "\"mixtral\" is not implemented; models that run: llama, mistral, qwen2, qwen3");
-	bad(llama, "{\"model_type\":\"gemma3_text\"}", STATUS_UNSUPPORTED, "gemma3_text");
+	bad(llama, "{\"model_type\":\"gemma4_text\"}", STATUS_UNSUPPORTED, "gemma4_text");
 	bad(llama, "{\"model_type\":\"two\\nlines\"}", STATUS_UNSUPPORTED, "two?lines");
 	bad(llama, "{\"model_type\":\"remove!\"}", STATUS_BAD_INPUT, "model_type");
 	bad(llama, "{\"hidden_act\":\"gelu_pytorch_tanh\"}", STATUS_UNSUPPORTED, "gelu_pytorch_tanh");
@@ -397,6 +397,55 @@ static void test_hybrid_and_experts(void **state)
 	bad(llama, "{\"model_type\":\"qwen3_5_text\",\"linear_num_key_heads\":3,\"linear_num_value_heads\":4}", STATUS_BAD_INPUT, "not a multiple");
 }
 
+/* As published: what the classes have as defaults is left out. */
+static const char gemma[] = "{\"model_type\":\"gemma3\",\"text_config\":{\"model_type\":\"gemma3_text\",\"hidden_size\":2560,\"intermediate_size\":10240,"
+                            "\"num_hidden_layers\":34,\"rope_scaling\":{\"factor\":8.0,\"rope_type\":\"linear\"},\"sliding_window\":1024},"
+                            "\"torch_dtype\":\"bfloat16\",\"vision_config\":{\"model_type\":\"siglip_vision_model\"}}";
+#define TEXT(body) "{\"text_config\":{\"model_type\":\"gemma3_text\",\"hidden_size\":64,\"intermediate_size\":64,\"num_hidden_layers\":4," body "}}"
+
+static void test_gemma(void **state)
+{
+	(void)state;
+	struct model_config c = good(gemma, "{}");
+	assert_string_equal(c.model_type, "gemma3");
+	assert_string_equal(c.cannot_run, "");
+	assert_true(c.four_norms && c.gelu && c.scaled_embedding && c.centred_norms && c.qk_norm && c.tied && c.two_ropes);
+	assert_int_equal(c.q_heads, 8);
+	assert_int_equal(c.kv_heads, 4);
+	assert_int_equal(c.head_dim, 256);
+	assert_int_equal(c.vocab_size, 262208);
+	assert_int_equal(c.max_position, 131072); /* linear scaling counted in */
+	assert_true(c.query_scale == 1.0f / 16);
+	assert_true(c.rope.type == ROPE_LINEAR && c.rope.factor == 8 && c.rope.theta == 1e6);
+	assert_true(c.rope_local.type == ROPE_DEFAULT && c.rope_local.theta == 1e4);
+	for (int i = 0; i < 34; i++) assert_int_equal(c.layer_kind[i], (i + 1) % 6 ? LAYER_SLIDING : LAYER_FULL);
+	assert_int_equal(c.sliding_window, 1024);
+	assert_true(c.final_softcap == 0 && c.attn_softcap == 0);
+	c = good(gemma, TEXT("\"query_pre_attn_scalar\":168,\"sliding_window_pattern\":2,\"rope_theta\":5,\"rope_local_base_freq\":7,\"final_logit_softcapping\":30"));
+	assert_true(c.query_scale == (float)(1 / sqrt(168)) && c.rope.theta == 5 && c.rope_local.theta == 7 && c.final_softcap == 30);
+	assert_int_equal(c.layer_kind[1], LAYER_FULL);
+	c = good(gemma, TEXT("\"rope_parameters\":{\"full_attention\":{\"rope_type\":\"linear\",\"factor\":2,\"rope_theta\":9},"
+	                     "\"sliding_attention\":{\"rope_type\":\"default\",\"rope_theta\":11}}"));
+	assert_true(c.rope.theta == 9 && c.rope.factor == 2 && c.rope_local.theta == 11 && c.rope_local.type == ROPE_DEFAULT);
+	c = good(llama, "{\"model_type\":\"gemma2\",\"hidden_act\":\"remove!\"}");
+	assert_true(c.attn_softcap == 50 && c.final_softcap == 30 && !c.qk_norm && !c.two_ropes && c.rope.theta == 1e4);
+	assert_int_equal(c.layer_kind[0], LAYER_SLIDING);
+	assert_int_equal(c.layer_kind[1], LAYER_FULL);
+	c = good(llama, "{\"model_type\":\"gemma2\",\"attn_logit_softcapping\":null}");
+	assert_true(c.attn_softcap == 0 && c.final_softcap == 30);
+	c = good(llama, "{}");
+	assert_true(c.query_scale == 1.0f / sqrtf(8) && !c.four_norms);
+	bad(gemma, TEXT("\"attn_logit_softcapping\":50"), STATUS_UNSUPPORTED, "attn_logit_softcapping");
+	bad(gemma, TEXT("\"hidden_activation\":\"gelu\""), STATUS_UNSUPPORTED, "hidden_activation \"gelu\"");
+	bad(gemma, TEXT("\"use_bidirectional_attention\":true"), STATUS_UNSUPPORTED, "use_bidirectional_attention");
+	bad(gemma, TEXT("\"sliding_window\":null"), STATUS_BAD_INPUT, "sliding_window");
+	bad(gemma, TEXT("\"rope_parameters\":{\"rope_type\":\"default\"}"), STATUS_BAD_INPUT, "rope_parameters");
+	bad(gemma, TEXT("\"rope_parameters\":{\"full_attention\":{\"rope_type\":\"dynamic\",\"factor\":2}}"), STATUS_UNSUPPORTED, "rope_type");
+	bad(gemma, TEXT("\"rope_parameters\":{\"full_attention\":{}},\"rope_scaling\":{}"), STATUS_BAD_INPUT, "rope_scaling");
+	bad(gemma, TEXT("\"final_logit_softcapping\":-1"), STATUS_BAD_INPUT, "final_logit_softcapping");
+	bad(gemma, TEXT("\"query_pre_attn_scalar\":0"), STATUS_BAD_INPUT, "query_pre_attn_scalar");
+}
+
 static void test_nested(void **state)
 {
 	(void)state;
@@ -493,6 +542,7 @@ int main(void)
 		cmocka_unit_test(test_not_a_config),
 		cmocka_unit_test(test_eos),
 		cmocka_unit_test(test_hybrid_and_experts),
+		cmocka_unit_test(test_gemma),
 		cmocka_unit_test(test_nested),
 		cmocka_unit_test(test_generation_config),
 		cmocka_unit_test(test_warnings),

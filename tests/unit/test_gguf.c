@@ -1,4 +1,5 @@
 /* GGUF files, made here byte by byte: good and damaged ones, the config and the rows that come out, block types and degrees, tokenizers. */
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -407,6 +408,66 @@ static void test_config(void **state)
 	files_remove(folder);
 }
 
+static void test_gemma(void **state)
+{
+	(void)state;
+	struct writer w = {0};
+	struct model_config c;
+	struct error err;
+	char folder[256], path[512], name[64];
+	metadata(&w, &(struct shape){"gemma3", 64, 96, 4, 1, 12, 10});
+	add_u32(&w, "gemma3.attention.sliding_window", 512), add_u32(&w, "gemma3.attention.key_length", 32);
+	add_text(&w, "gemma3.rope.scaling.type", "linear"), add_f32(&w, "gemma3.rope.scaling.factor", 8);
+	matrix(&w, "token_embd.weight", 1, DTYPE_F16, 10, 64);
+	load(&w, folder, path, &c, &err, STATUS_OK);
+	assert_true(c.four_norms && c.gelu && c.scaled_embedding && c.qk_norm && c.tied);
+	assert_false(c.centred_norms); /* the converter has added the 1 */
+	assert_true(c.rope.theta == 1e5 && c.rope.type == ROPE_LINEAR && c.rope.factor == 8);
+	assert_true(c.rope_local.theta == 1e4 && c.rope_local.type == ROPE_DEFAULT);
+	assert_int_equal(c.sliding_window, 512);
+	assert_int_equal(c.layer_kind[4], LAYER_SLIDING);
+	assert_int_equal(c.layer_kind[5], LAYER_FULL);
+	assert_true(c.query_scale == (float)(1 / sqrt(32)));
+	struct gguf file;
+	enum gguf_order order;
+	assert_int_equal(gguf_open(&file, path, &err), STATUS_OK);
+	static const char *const pairs[][2] = {{"post_attention_layernorm", "post_attention_norm"}, {"pre_feedforward_layernorm", "ffn_norm"},
+	                                       {"post_feedforward_layernorm", "post_ffw_norm"}, {"input_layernorm", "attn_norm"}};
+	for (int i = 0; i < 4; i++) {
+		char from[80], want[80];
+		snprintf(from, sizeof from, "model.layers.3.%s.weight", pairs[i][0]);
+		snprintf(want, sizeof want, "blk.3.%s.weight", pairs[i][1]);
+		assert_true(gguf_name_of(&file, from, name, sizeof name, &order));
+		assert_string_equal(name, want);
+	}
+	gguf_close(&file);
+	files_remove(folder);
+	metadata(&w, &(struct shape){"gemma3", 64, 96, 4, 1, 62, 10}); /* the size whose scores are scaled by hidden / heads */
+	add_u32(&w, "gemma3.attention.sliding_window", 512), add_u32(&w, "gemma3.attention.key_length", 32);
+	matrix(&w, "token_embd.weight", 1, DTYPE_F16, 10, 64);
+	load(&w, folder, path, &c, &err, STATUS_OK);
+	assert_true(c.query_scale == 0.25f);
+	files_remove(folder);
+	metadata(&w, &(struct shape){"gemma2", 64, 96, 4, 1, 4, 10});
+	add_u32(&w, "gemma2.attention.sliding_window", 512), add_u32(&w, "gemma2.attention.key_length", 32);
+	add_f32(&w, "gemma2.attn_logit_softcapping", 40), add_f32(&w, "gemma2.final_logit_softcapping", 20);
+	matrix(&w, "token_embd.weight", 1, DTYPE_F16, 10, 64);
+	load(&w, folder, path, &c, &err, STATUS_OK);
+	assert_true(c.attn_softcap == 40 && c.final_softcap == 20 && !c.qk_norm && !c.two_ropes && c.rope.theta == 1e5);
+	assert_int_equal(c.layer_kind[2], LAYER_SLIDING);
+	assert_int_equal(c.layer_kind[3], LAYER_FULL);
+	files_remove(folder);
+	metadata(&w, &(struct shape){"llama", 64, 96, 4, 2, 2, 10});
+	matrix(&w, "token_embd.weight", 1, DTYPE_F16, 10, 64);
+	load(&w, folder, path, &c, &err, STATUS_OK);
+	assert_int_equal(gguf_open(&file, path, &err), STATUS_OK);
+	assert_true(gguf_name_of(&file, "model.layers.0.post_attention_layernorm.weight", name, sizeof name, &order));
+	assert_string_equal(name, "blk.0.ffn_norm.weight");
+	assert_false(gguf_name_of(&file, "model.layers.0.pre_feedforward_layernorm.weight", name, sizeof name, &order));
+	gguf_close(&file);
+	files_remove(folder);
+}
+
 static void refused(struct writer *w, enum status expected, const char *needle)
 {
 	struct model_config c;
@@ -425,7 +486,7 @@ static void test_refusals(void **state)
 	add_u32(&w, "x", 1);
 	refused(&w, STATUS_BAD_INPUT, "general.architecture is missing");
 	metadata(&w, &(struct shape){"mamba", 64, 96, 4, 2, 2, 10});
-	refused(&w, STATUS_UNSUPPORTED, "\"mamba\" is not implemented; llama, qwen2, qwen3 are");
+	refused(&w, STATUS_UNSUPPORTED, "\"mamba\" is not implemented; llama, qwen2, qwen3, gemma2, gemma3 are");
 	metadata(&w, &s);
 	refused(&w, STATUS_BAD_INPUT, "\"token_embd.weight\" is missing");
 	metadata(&w, &s), add_u32(&w, "llama.expert_count", 8), matrix(&w, "token_embd.weight", 1, DTYPE_F16, 10, 64);
@@ -668,7 +729,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_fields),   cmocka_unit_test(test_truncated), cmocka_unit_test(test_damaged),
-		cmocka_unit_test(test_config),   cmocka_unit_test(test_refusals),  cmocka_unit_test(test_rope),
+		cmocka_unit_test(test_config), cmocka_unit_test(test_gemma),   cmocka_unit_test(test_refusals),  cmocka_unit_test(test_rope),
 		cmocka_unit_test(test_rows),     cmocka_unit_test(test_degrees),   cmocka_unit_test(test_scores),
 		cmocka_unit_test(test_merges),
 	};

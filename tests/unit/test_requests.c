@@ -166,6 +166,12 @@ static void test_answers_with_dynamic_rope_too(void **state)
 	compare_everywhere(GOLDEN_DIR "rope-dynamic", 2);
 }
 
+static void test_answers_with_two_ropes_and_windows_too(void **state)
+{
+	(void)state;
+	compare_everywhere(GOLDEN_DIR "gemma3", 2);
+}
+
 /* Hits end at snapshots of state; with two of them for six sequences they are let go all the time. */
 static void test_answers_with_recurrent_state_too(void **state)
 {
@@ -418,6 +424,7 @@ int main(void)
 		cmocka_unit_test(test_answers_depend_on_the_request_alone),
 		cmocka_unit_test(test_answers_with_a_sliding_window_too),
 		cmocka_unit_test(test_answers_with_dynamic_rope_too),
+		cmocka_unit_test(test_answers_with_two_ropes_and_windows_too),
 		cmocka_unit_test(test_answers_with_recurrent_state_too),
 		cmocka_unit_test(test_a_system_prompt_is_read_twice),
 		cmocka_unit_test(test_cached_tokens_are_reported),

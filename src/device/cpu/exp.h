@@ -49,7 +49,7 @@ static inline float exp_f32(float x)
 
 /* tanh(x), z = x^2:  |x| < TANH_SMALL  x + x z p(z), p of degree 4: Cephes tanhf coefficients
  *                    else              sign(x) (1 - 2 / (exp(2|x|) + 1))
- * NaN gives NaN. Error: at most 2 ulp (tests/check, op exp). */
+ * NaN gives NaN. Error: at most 2 ulp (tests/check, op softcap). */
 #define TANH_SMALL 0.625f
 #define TANH_C4 -5.70498872745e-3f
 #define TANH_C3 2.06390887954e-2f

@@ -209,7 +209,7 @@ const struct device_ops GPU_PASTE(GPU_NAME) = {
 #define X(op) .op = gpu_##op,
 		OP_LIST(X)
 		OP_FUSED_LIST(X)
-		X(moe)
+		OP_FAMILY_LIST(X)
 #undef X
 	},
 };

@@ -84,22 +84,24 @@ template <typename T> GPU_TEMPLATE float down_output(const down_source<T> *sourc
 	while (use.source < sources) {
 		gpu_vec16 piece[DOWN_DEPTH];
 		GPU_UNROLL for (int d = 0; d < DOWN_DEPTH; d++) {
-			if (load.source >= sources) break;
-			const down_source<T> &s = source[load.source];
-			if (load.k0 < s.k) piece[d] = gpu_load16_stream(s.w + output * s.stride + load.k0);
-			down_step<T>(load, source, lane_k0);
+			if (load.source < sources) {
+				const down_source<T> &s = source[load.source];
+				if (load.k0 < s.k) piece[d] = gpu_load16_stream(s.w + output * s.stride + load.k0);
+				down_step<T>(load, source, lane_k0);
+			}
 		}
 		GPU_UNROLL for (int d = 0; d < DOWN_DEPTH; d++) {
-			if (use.source >= sources) break;
-			const down_source<T> &s = source[use.source];
-			if (use.k0 < s.k) {
-				float a[vec], b[vec], dot = 0;
-				gpu_widen16<T>(*(const gpu_vec16 *)(s.act + use.k0), a);
-				gpu_widen16<T>(piece[d], b);
-				GPU_UNROLL for (int i = 0; i < vec; i++) dot = gpu_fma(a[i], b[i], dot);
-				acc = gpu_fma(s.weight, dot, acc);
+			if (use.source < sources) {
+				const down_source<T> &s = source[use.source];
+				if (use.k0 < s.k) {
+					float a[vec], b[vec], dot = 0;
+					gpu_widen16<T>(*(const gpu_vec16 *)(s.act + use.k0), a);
+					gpu_widen16<T>(piece[d], b);
+					GPU_UNROLL for (int i = 0; i < vec; i++) dot = gpu_fma(a[i], b[i], dot);
+					acc = gpu_fma(s.weight, dot, acc);
+				}
+				down_step<T>(use, source, lane_k0);
 			}
-			down_step<T>(use, source, lane_k0);
 		}
 	}
 	return gpu_warp_sum(acc);
