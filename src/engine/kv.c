@@ -339,7 +339,8 @@ void kv_snapshot(struct kv_pool *pool, int seq, bool rolling)
 		kv_states_keep(states, s->read, b, rolling);
 		block->state = s->read;
 	} else if (!rolling) kv_states_settle(states, block->state);
-	if (last && last != b && pool->blocks[last].state && states->slots[pool->blocks[last].state].rolling) drop_snapshot(pool, last);
+	const struct kv_state *before = &states->slots[last ? pool->blocks[last].state : 0];
+	if (last != b && before->rolling && !before->refs) drop_snapshot(pool, last); /* held: another sequence's last one too */
 	s->rolled = states->slots[block->state].rolling ? b : 0;
 }
 

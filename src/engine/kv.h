@@ -54,14 +54,6 @@ static inline uint64_t kv_hash(uint64_t before, const int32_t *tokens, int count
 	return before;
 }
 
-/* Window blocks with which a sequence that may run never lacks one, for steps of max_rows rows, and of `spare` windows more for the prefix cache. More
- * than there are blocks are of no use. */
-static inline int kv_windows_for(int blocks, int block_tokens, int max_seqs, int max_rows, int window_tokens, int spare)
-{
-	int64_t most = ((int64_t)max_seqs + spare) * (window_tokens / block_tokens + 3) + max_rows / block_tokens + 1;
-	return most < blocks ? (int)most : blocks;
-}
-
 enum status kv_create(struct kv_pool **out, const struct kv_options *options, struct error *err) NODISCARD;
 void kv_destroy(struct kv_pool **pool);
 

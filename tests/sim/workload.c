@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "model/plan.h"
 #include "sim/world.h"
 
 #define VOCAB 60
@@ -76,7 +77,7 @@ static enum status set_up(struct sim *m, struct error *err)
 	int max_rows = max_seqs + draw(m, chance(m, 500) ? 4 : 80);
 	if (chance(m, 300)) {
 		w.window_tokens = between(m, 1, 60);
-		w.windows = kv_windows_for(blocks, size, max_seqs, max_rows, w.window_tokens, chance(m, 500) ? max_seqs : 0);
+		w.windows = plan_window_blocks(blocks, size, max_seqs, max_rows, w.window_tokens, chance(m, 500) ? max_seqs : 0);
 	}
 	m->counts->windowed_workloads += w.windows > 0;
 	TRY(world_create(&m->world, &w, err));
