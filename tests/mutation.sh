@@ -184,6 +184,27 @@ mutant wave_of_any_width $kernels 's->launch.threads % s->target->wave == 0) ret
 mutant misspelt_field_ignored src/prescreen/target.c '	TRY(refuse_unknown_keys(f, err));' ''
 mutant shapes_of_the_whole_model src/prescreen/shapes.c '.n = f->local_n, .k = f->local_k' '.n = f->global_n, .k = f->global_k'
 
+tests="tests/unit/test_screen.c tests/unit/planted_device.c tests/unit/files.c" candidate=src/prescreen/candidate.c check=src/prescreen/trial_check.c
+mutant launches_not_compared $candidate 'c->changed = has_changed(c, base);' 'c->changed = true;'
+mutant request_taken_for_granted $candidate 'if (!variant_equal(&c->resolved, &c->requested)) {' 'if (0) {'
+mutant output_not_poisoned $candidate '	TRY(trial_poison(t, err));
+	if (graph)' '	if (graph)'
+mutant repeats_not_compared $candidate 'c->check.repeatable = trial_hash(t) == first;' 'c->check.repeatable = true;'
+mutant illegal_is_launched $candidate '	if (!static_legal(s, p, c)) return STATUS_OK;' '	(void)static_legal(s, p, c);'
+mutant dead_device_goes_on $candidate '	if (st == STATUS_OK) st = run_once(s, t, NULL, err);
+	if (st' '	if (st'
+mutant guards_not_looked_at $check '		out->outside += guard_damage(t, g);' ''
+mutant bound_that_bounds_nothing $check '.l2 = out + between + 4 * walk' '.l2 = 1e9 * walk'
+mutant thresholds_of_another_run src/prescreen/screen.c '	if (strcmp(a, b)) return differs(file, "--keep and --reject", a, b, err);' ''
+mutant resumed_problem_measured_again src/prescreen/screen.c '		p->done = true;
+		memcpy' '		memcpy'
+mutant speed_up_upside_down src/prescreen/timing.c 'us > 0 ? baseline_us / us : 0' 'us / baseline_us'
+mutant noise_is_enough src/prescreen/timing.c 'distance(t.speedup, rule) >= 2 * half' 'distance(t.speedup, rule) >= 0'
+mutant equal_problems_twice src/prescreen/problems.c 'struct result_problem *have = results_find(m->out, problem);' 'struct result_problem *have = NULL;'
+mutant logits_of_a_whole_prompt src/prescreen/problems.c '	if (prefill && strcmp(f->kind, "vocab") == 0)' '	if (0)'
+mutant newer_results_read src/prescreen/results_json.c '	if (version == RESULTS_VERSION) return STATUS_OK;' '	return STATUS_OK;'
+mutant unknown_result_ignored src/prescreen/results_json.c '		if (!has_name(table, more, key)) return' '		if (0) return'
+
 tests="tests/unit/test_whitelist.c tests/unit/files.c tests/unit/golden.c tests/unit/ranks.c" choose=src/prescreen/choose.c
 mutant range_over_a_slow_class $choose 'if (!problem->done) return NULL;' 'if (!problem->done) return NULL; if (!best && before) return before;'
 mutant range_over_a_wide_gap $choose 'y->m <= (int64_t)CHOOSE_MAX_STEP * x->m' '1'

@@ -4,7 +4,7 @@
 set -u
 want=${1:-build}
 build="gcc make pkg-config libjansson-dev libpcre2-dev libutf8proc-dev libhwloc-dev libmd-dev libmicrohttpd-dev"
-test="$build g++ hipcc libcmocka-dev spin python3 python3-venv perl procps"
+test="$build g++ hipcc libcmocka-dev spin python3 python3-venv perl procps libdnnl-dev"
 [ "$want" = test ] && packages=$test || packages=$build
 
 present() { # is it there, from whatever package?
@@ -12,6 +12,7 @@ present() { # is it there, from whatever package?
 	gcc) command -v "${CC:-cc}" >/dev/null ;;
 	g++) command -v c++ >/dev/null || command -v g++ >/dev/null ;;
 	make | pkg-config | spin | perl | hipcc) command -v "$1" >/dev/null ;;
+	libdnnl-dev) { ldconfig -p || /sbin/ldconfig -p; } 2>/dev/null | grep -qE 'libdnnl\.so\.[23] ' ;;
 	procps) command -v pgrep >/dev/null ;;
 	python3) command -v python3 >/dev/null ;;
 	python3-venv) python3 -c 'import venv, ensurepip' 2>/dev/null ;;

@@ -43,12 +43,14 @@ static bool append_name(char *text, size_t bytes, const char *name)
 	return n >= 0 && (size_t)n < bytes - used;
 }
 
-/* A fused op is one family's alone. */
-static bool use_is_of(enum linear_use use, const struct plan_family *f)
+/* A fused op is one family's alone; a row-parallel linear asks for a part of a sum, or adds, but for one rank's where a norm comes before the residual sum. */
+static bool use_is_of(enum linear_use use, const struct plan_family *f, const struct rank *rank)
 {
+	bool row = !strcmp(f->kind, "row"), plain = rank->adds && rank->model->config.four_norms;
 	if (use == LINEAR_USE_ATTENTION_IN) return !strcmp(f->family, "attn qkv");
 	if (use == LINEAR_USE_MLP_IN) return !strcmp(f->family, "mlp gate_up");
-	return !strcmp(f->kind, "row") == (use == LINEAR_USE_PARTIAL || use == LINEAR_USE_ACCUMULATE);
+	if (use == LINEAR_USE_PLAIN) return !row || plain;
+	return row && !plain;
 }
 
 /* The families of the model that have this shape on a rank. The rows of a split vocabulary are this rank's own, which may be other than planned. */
@@ -59,7 +61,7 @@ static void families_of(const struct plan_degree *plan, const struct rank *rank,
 	for (int i = 0; i < plan->families; i++) {
 		const struct plan_family *f = &plan->family[i];
 		bool shape = f->local_n == key->n && f->local_k == key->k;
-		if (!f->runs || !shape || !strcmp(f->family, "lm_head") || !use_is_of(key->use, f)) continue;
+		if (!f->runs || !shape || !strcmp(f->family, "lm_head") || !use_is_of(key->use, f, rank)) continue;
 		if (!append_name(text, bytes, f->family)) return;
 	}
 	if (head->n == key->n && head->k == key->k && key->use == LINEAR_USE_PLAIN) (void)!append_name(text, bytes, "lm_head");

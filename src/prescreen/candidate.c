@@ -15,7 +15,8 @@
 #define QUICK_SIDE_US 50
 #define SIDE_MAX_CALLS TRIAL_MAX_COPIES
 #define REPEATS_S 0.5 /* repeats go on for so long, with two at least */
-#define HOPELESS 0.25 /* a candidate that is slower than this in the pair that warms up needs no other */
+#define HOPELESS 0.25 /* a candidate that is slower than this in a first pair that took HOPELESS_S needs no other: that was no accident */
+#define HOPELESS_S 0.5
 #define BASELINE_PAIRS 7 /* of the baseline with itself, where nothing else is timed */
 
 void candidate_target(struct target *out, const struct device *device, const struct device_limits *limits)
@@ -67,7 +68,9 @@ static const struct kernel_mode *known_mode(const struct variant *v, enum kernel
 static bool static_legal(const struct screen *s, const struct result_problem *p, struct result_candidate *c)
 {
 	enum kernel_id id;
-	const struct kernel_mode *mode = p->op == PROBLEM_LINEAR ? known_mode(&c->requested, &id) : NULL;
+	/* The rules are about 16-bit types: our kernels of these names take F32 too, in chunks of four. */
+	bool half = p->op == PROBLEM_LINEAR && (p->linear.dtype == DTYPE_F16 || p->linear.dtype == DTYPE_BF16);
+	const struct kernel_mode *mode = half ? known_mode(&c->requested, &id) : NULL;
 	if (!mode) return true;
 	struct linear_shape shape = {.n = p->linear.n, .k = p->linear.k, .m = p->linear.m, .dtype = p->linear.dtype};
 	struct verdict v;
@@ -299,7 +302,7 @@ static enum status time_candidate(struct screen *s, struct trial *t, struct resu
 	s->pairs.count = 0;
 	TRY_GOTO(make_side(s, t, p, &c->requested, s->baseline.calls, &side, err), end);
 	TRY_GOTO(time_pair(s, t, p, &side, &base_us, &us, err), end); /* to warm up */
-	if (base_us < HOPELESS * us) {
+	if (base_us < HOPELESS * us && (double)(clock_ns() - start) / 1e9 > HOPELESS_S) {
 		pairs_add(&s->pairs, base_us, us);
 		pairs_summary(&s->pairs, &c->timing);
 		goto end;

@@ -12,7 +12,10 @@ static bool is_fused_qkv(const struct model_config *config, const struct shapes 
 enum linear_use problem_use(const struct device_ops *ops, const struct model_config *config, const struct shapes *shapes, const struct shape_family *family)
 {
 	bool plain = dtype_is_plain(shapes->dtype);
-	if (strcmp(family->kind, "row") == 0) return shapes->world_size == 1 && ops->accumulates ? LINEAR_USE_ACCUMULATE : LINEAR_USE_PARTIAL;
+	if (strcmp(family->kind, "row") == 0) { /* as engine/forward.c: row_parallel */
+		if (shapes->world_size > 1 || !ops->accumulates) return LINEAR_USE_PARTIAL;
+		return config->four_norms ? LINEAR_USE_PLAIN : LINEAR_USE_ACCUMULATE;
+	}
 	if (plain && ops->ops.attention_in && is_fused_qkv(config, shapes, family)) return LINEAR_USE_ATTENTION_IN;
 	if (plain && ops->ops.mlp_in && strcmp(family->family, "mlp gate_up") == 0) return LINEAR_USE_MLP_IN;
 	return LINEAR_USE_PLAIN;
@@ -148,7 +151,7 @@ enum status problems_make(struct results *out, const struct model_config *config
 	for (int i = 0; i < choice->degree_count; i++) TRY(add_degree(&m, choice->degrees[i], err));
 	for (int i = 0; i < out->degrees; i++) legal |= out->degree[i].legal;
 	if (out->problems) return STATUS_OK;
-	if (out->degrees && !legal) return FAIL(err, BAD_INPUT, "--tp %d: %s", out->degree[0].world_size, out->degree[0].why_not);
+	if (out->degrees && !legal) return FAIL(err, BAD_INPUT, "--tp %d: %s; leave it out", out->degree[0].world_size, out->degree[0].why_not);
 	return FAIL(err, USAGE, "prescreen: nothing to measure%s%s; see tandem plan MODEL for the families, and --phase, --rows, --tp", choice->families ? ", no family fits --families " : "",
 	            choice->families ? choice->families : "");
 }

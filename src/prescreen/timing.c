@@ -5,7 +5,8 @@
 
 #include "base/stats.h"
 
-#define HOPELESS_PAIRS 3 /* in each of which a candidate took more than twice the time: it needs no more */
+#define HOPELESS_PAIRS 3 /* in each of which a candidate is slower than this part of the lower threshold: it needs no more */
+#define HOPELESS_PART 0.85
 
 void pairs_add(struct pairs *pairs, double baseline_us, double us)
 {
@@ -46,7 +47,7 @@ bool pairs_enough(const struct pairs *pairs, const struct pair_rule *rule)
 	if (pairs->count < HOPELESS_PAIRS) return false;
 	if (pairs->count >= PAIRS_MAX) return true;
 	pairs_summary(pairs, &t);
-	if (t.high < rule->reject / 2) return true;
+	if (t.high < rule->reject * HOPELESS_PART) return true;
 	if (pairs->count < rule->least) return false;
 	double half = fmax(t.high - t.speedup, t.speedup - t.low);
 	return half <= rule->width * t.speedup || distance(t.speedup, rule) >= 2 * half;

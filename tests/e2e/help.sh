@@ -6,14 +6,14 @@ succeeds "help" 5 --help && {
 	cp "$out" "$work/help"
 	for option in prompt prompt-file tokens max-tokens ignore-eos temp top-k top-p min-p repeat-penalty seed tp device devices threads isa \
 		context prefill-chunk kv-block random-weights timeout fault whitelist device-memory target host port api-key served-model-name max-running max-queue max-body kv-tokens state-snapshots state-every drain \
-		on-failure defaults sse-comments cors-origin requests rate concurrency input-len output-len lengths endpoint vocab token-ids goodput server batch steps prefill repeat rows hidden json out verbose; do
+		on-failure defaults sse-comments cors-origin requests rate concurrency input-len output-len lengths endpoint vocab token-ids goodput server batch steps prefill repeat rows hidden json out verbose phase families contexts keep reject budget quick resume any-order; do
 		grep -Eq -- "--$option( |\$)" "$work/help" && ok "help lists --$option" || not_ok "help lists --$option" "it does not"
 	done
 	# Each line of an option that takes a value ends with its default.
 	bad=$(sed -E ':all; N; $!b all; s/\n {32}/ /g' "$work/help" | grep -E '^  (-., |    )--[a-z-]+ [^ ]'  | grep -v '\]$' | head -1)
 	equal "help shows defaults" "a line without one" "$bad" ""
 }
-for command in run logits plan verify serve tokenize "bench step" "bench serve" "bench gemm" "bench collective" "bench peak"; do
+for command in run logits plan prescreen verify serve tokenize "bench step" "bench serve" "bench gemm" "bench collective" "bench peak"; do
 	# shellcheck disable=SC2086
 	succeeds "help of $command" 5 $command --help || continue
 	head -1 "$out" | grep -q "^Usage: tandem $command" && ok "help of $command" || not_ok "help of $command" "$(head -1 "$out")"

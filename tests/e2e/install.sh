@@ -41,7 +41,7 @@ for page in $pages; do
 	[ "$page" = tandem ] && continue
 	# Each option that help shows stands in the page, and no other.
 	words=${page#tandem-}
-	case $words in bench-*) words="bench ${words#bench-}" ;; esac
+	case $words in bench-*) words="bench ${words#bench-}" ;; prescreen-*) words="prescreen ${words#prescreen-}" ;; esac
 	# shellcheck disable=SC2086
 	helped=$("$tandem" $words --help | grep -oE '^  (-., |    )--[a-z-]+' | grep -oE -- '--.*' | sort)
 	paged=$(grep -oE '^(\\fB\\-.\\fR, )?\\fB\\-(\\-[a-z]+)+' "$file" | sed 's/.*fB//; s/\\//g' | sort)
@@ -62,6 +62,8 @@ check "completion is accepted by bash" bash -n "$installed/share/bash-completion
 equal "completion of a command" "offer" "$(complete ver)" "verify "
 equal "completion of bench" "offer" "$(complete bench p)" "peak "
 equal "completion of an option" "offer" "$(complete run models/demo --top-)" "--top-k --top-p "
+equal "completion of a second word after a command" "offer" "$(complete prescreen d)" "diff "
+equal "completion of what is no second word" "offer" "$(complete prescreen --bud)" "--budget "
 equal "completion of an option of two words" "offer" "$(complete bench step x --bat)" "--batch "
 equal "completion of a choice" "offer" "$(complete run x --isa avx)" "avx2 avx512 "
 equal "completion after =" "offer" "$(complete run x --isa = avx5)" "avx512 "

@@ -15,6 +15,14 @@ succeeds "bench step" 60 bench step "$golden/llama" --context 32 --steps 8 --pre
 }
 succeeds "bench step, random weights" 60 bench step "$golden/llama/config.json" --random-weights 7 --batch 3 --context 16 --steps 4 --prefill 16 --tp 2 &&
 	ok "bench step, random weights"
+# The phases of a step are all of it, but for what the caller does between two.
+succeeds "bench step, requests" 60 bench step "$golden/llama" --requests 12 --input 24 --output 8 --tp 2 --json && {
+	for kind in mixed decode; do
+		sum=$(for phase in plan wake prepare meet launch wait report commit apply; do json "$out" ${kind}_us 1 $phase; echo; done | awk 'NF {s += $1; n++} END {print n, s / 1000}')
+		if awk -v ms="$(json "$out" ${kind}_ms)" '{exit !($1 == 9 && $2 > 0.5 * ms && $2 <= ms)}' <<<"$sum"; then ok "bench step, requests: phases of $kind steps"
+		else not_ok "bench step, requests: phases of $kind steps" "$sum of $(json "$out" ${kind}_ms) ms"; fi
+	done
+}
 succeeds "bench peak" 60 bench peak --json && ok "bench peak: $(head -c 200 "$out")"
 succeeds "bench collective" 60 bench collective --tp 3 --rows 1,32 --hidden 64 --repeat 20 --json &&
 	ok "bench collective: p50 $(json "$out" results 0 p50_us) us, $(json "$out" results 1 p50_us) us"

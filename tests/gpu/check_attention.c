@@ -270,7 +270,8 @@ static void check_shape(struct gpu_check *c, const struct shape *s, struct strea
 static void check_variants(struct gpu_check *c, const struct shape *s)
 {
 	struct variant list[40], ran;
-	const struct attention_key key = {.prefill = s->rows[0] > 1, .dtype = s->dtype, .q_heads = s->q_heads, .kv_heads = s->kv_heads, .head_dim = s->head_dim, .m = s->seqs * s->rows[0]};
+	const struct attention_key key = {.prefill = s->rows[0] > 1, .dtype = s->dtype, .q_heads = s->q_heads, .kv_heads = s->kv_heads,
+	                                 .head_dim = s->head_dim, .m = s->seqs * s->rows[0]};
 	gpu_case(c, s->dtype, FILL_RANDOM, "variants %d x %d rows, %d/%d x %d", s->seqs, s->rows[0], s->q_heads, s->kv_heads, s->head_dim);
 	const int count = c->ops->attention_variants(c->stream, &key, list, 40);
 	struct step p = make_step(c, s);
@@ -284,7 +285,8 @@ static void check_variants(struct gpu_check *c, const struct shape *s)
 		gpu_ok(c, OP(c->stream, attention, &args, &c->err));
 		gpu_compare(c, name, &args.out, a.want, a.bound, 1, 0);
 		c->ops->attention_ran(c->stream, &ran);
-		if (i ? strcmp(ran.kernel, list[i].kernel) || strcmp(ran.mode, list[i].mode) : !strcmp(ran.kernel, "default")) gpu_fail(c, "%s: %s %s ran", name, ran.kernel, ran.mode);
+		if (i ? strcmp(ran.kernel, list[i].kernel) || strcmp(ran.mode, list[i].mode) : !strcmp(ran.kernel, "default"))
+			gpu_fail(c, "%s: %s %s ran", name, ran.kernel, ran.mode);
 	}
 	const struct attention_preference other = {key, key.m + 1, key.m + 9, list[count - 1]};
 	struct attention_args args = args_of(c, &p);
@@ -292,7 +294,8 @@ static void check_variants(struct gpu_check *c, const struct shape *s)
 	gpu_ok(c, OP(c->stream, attention, &args, &c->err));
 	c->ops->attention_ran(c->stream, &ran);
 	if (count > 2 && !strcmp(ran.kernel, list[count - 1].kernel) && !strcmp(ran.mode, list[count - 1].mode)) gpu_fail(c, "what is preferred for other rows ran");
-	static const struct variant bad[] = {{.kernel = "flash"}, {.kernel = "decode", .mode = "2"}, {.kernel = "decode", .mode = "99 splits"}, {.kernel = "default", .mode = "2 splits"}};
+	static const struct variant bad[] = {{.kernel = "flash"}, {.kernel = "decode", .mode = "2"}, {.kernel = "decode", .mode = "99 splits"},
+	                                     {.kernel = "default", .mode = "2 splits"}};
 	for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
 		gpu_refused(c, STATUS_BAD_INPUT, c->ops->attention_prefer(c->stream, &(struct attention_preference){key, 1, 1, bad[i]}, 1, &c->err));
 	gpu_ok(c, c->ops->attention_prefer(c->stream, NULL, 0, &c->err));
@@ -409,8 +412,10 @@ void gpu_check_attention(struct gpu_check *c)
 {
 	check_drawn(c, c->stream, "", 120);
 	GPU_EACH_DTYPE(dtype) {
-		check_variants(c, &(struct shape){.dtype = dtype, .head_dim = 64, .q_heads = 6, .kv_heads = 2, .block_tokens = 16, .seqs = 3, .rows = {1, 1, 1}, .kv_len = {70, 1, 33}});
-		check_variants(c, &(struct shape){.dtype = dtype, .head_dim = 128, .q_heads = 2, .kv_heads = 1, .block_tokens = 32, .seqs = 2, .rows = {20, 20}, .kv_len = {20, 90}});
+		check_variants(c, &(struct shape){.dtype = dtype, .head_dim = 64, .q_heads = 6, .kv_heads = 2, .block_tokens = 16, .seqs = 3, .rows = {1, 1, 1},
+		                                  .kv_len = {70, 1, 33}});
+		check_variants(c, &(struct shape){.dtype = dtype, .head_dim = 128, .q_heads = 2, .kv_heads = 1, .block_tokens = 32, .seqs = 2, .rows = {20, 20},
+		                                  .kv_len = {20, 90}});
 	}
 	check_workspace(c);
 	struct stream *invariant = NULL;

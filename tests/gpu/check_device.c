@@ -165,6 +165,52 @@ static void check_graph(struct gpu_check *c)
 	gpu_case_end(c);
 }
 
+/* A recorded graph tells its kernels in the order of their recording, and nothing of its copies. */
+static void check_graph_kernels(struct gpu_check *c)
+{
+	gpu_case(c, DTYPE_F32, FILL_RANDOM, "kernels of a graph");
+	enum { LAUNCHES = 9, COLS = 32 };
+	struct graph *graph = NULL;
+	struct kernel_launch launch[LAUNCHES];
+	int count = 0;
+	struct tensor x = gpu_input(c, DTYPE_F32, TENSOR_SHARDED, 3, COLS, COLS, 1, NULL), half = gpu_output(c, DTYPE_F32, TENSOR_SHARDED, 3, COLS / 2, COLS / 2);
+	const float *weight = gpu_put(c, gpu_filled(c, DTYPE_F32, COLS, 2), COLS * sizeof(float));
+	memset(launch, 0, sizeof launch);
+	gpu_ok(c, c->ops->graph_begin(c->stream, &c->err));
+	for (int i = 0; i < LAUNCHES; i++) {
+		if (i % 3 == 0) GPU_RUN(c, swiglu, {.x = x, .out = half});
+		else GPU_RUN(c, head_norm, {.x = x, .heads = 1 << i % 3, .head_dim = COLS >> i % 3, .weight = weight, .eps = 1e-5f});
+		if (i == 4) gpu_ok(c, c->ops->copy(c->stream, half.data, x.data, 4, COPY_ON_DEVICE, &c->err));
+	}
+	gpu_ok(c, c->ops->graph_end(c->stream, &graph, &c->err));
+	gpu_ok(c, c->ops->graph_kernels(graph, launch, LAUNCHES - 1, &count, &c->err));
+	expect(c, count == LAUNCHES, "the kernels of a graph are not as many as were recorded");
+	for (int i = 0; i < LAUNCHES - 1; i++)
+		if (!strstr(launch[i].name, i % 3 ? "head_norm_kernel" : "swiglu_kernel") || launch[i].block[0] < 32)
+			gpu_fail(c, "kernel %d is %s of %u threads", i, launch[i].name, launch[i].block[0]);
+	expect(c, !*launch[LAUNCHES - 1].name, "more kernels were written than there was room for");
+	c->ops->graph_destroy(graph);
+	gpu_case_end(c);
+}
+
+/* What speeds depend on: the same each time, and cut to the room that there is. */
+static void check_versions(struct gpu_check *c)
+{
+	char text[200] = "", again[200] = "", cut[8] = "";
+	gpu_case(c, DTYPE_F32, FILL_RANDOM, "versions and limits");
+	struct device_limits limits = {0};
+	c->ops->versions(c->device, text, sizeof text);
+	c->ops->versions(c->device, again, sizeof again);
+	c->ops->versions(c->device, cut, sizeof cut);
+	c->ops->limits(c->device, &limits);
+	const struct gpu_props *props = &gpu_context(c->stream)->props;
+	expect(c, strstr(text, props->name) && strstr(text, "driver"), "versions do not name device and driver");
+	expect(c, !strcmp(text, again), "versions differ from one call to the next");
+	expect(c, strlen(cut) == sizeof cut - 1 && !strncmp(cut, text, sizeof cut - 1), "versions are not cut to fit");
+	expect(c, limits.wave == props->warp && limits.compute_units == props->multiprocessors && limits.max_threads == props->max_threads, "limits are not the device's");
+	gpu_case_end(c);
+}
+
 /* A launch that the runtime refuses (a grid beyond its limits), while a graph is recorded: it is reported, and afterwards the stream works. */
 static void check_refused_launch(struct gpu_check *c)
 {
@@ -225,6 +271,8 @@ void gpu_check_device(struct gpu_check *c)
 	}
 	check_quantised(c);
 	check_graph(c);
+	check_graph_kernels(c);
+	check_versions(c);
 	check_refused_launch(c);
 	check_close(c);
 }

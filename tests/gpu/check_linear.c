@@ -306,7 +306,8 @@ static void check_skinny(struct gpu_check *c, enum dtype dtype)
 /* Preferences are of no use to it. */
 static void prefer_another(struct gpu_check *c, struct stream *stream, enum dtype dtype, int n, int k, bool partial)
 {
-	const struct linear_preference wave = {{partial ? LINEAR_USE_PARTIAL : LINEAR_USE_PLAIN, dtype, n, k, 0}, 1, 16, {.kernel = "gemv_wave", .mode = "1 rows, 128 threads"}};
+	const struct linear_preference wave = {{partial ? LINEAR_USE_PARTIAL : LINEAR_USE_PLAIN, dtype, n, k, 0}, 1, 16,
+	                                       {.kernel = "gemv_wave", .mode = "1 rows, 128 threads"}};
 	struct variant list[4];
 	gpu_ok(c, c->ops->linear_prefer(stream, &wave, 1, &c->err));
 	const int count = c->ops->linear_variants(stream, &(struct linear_key){wave.key.use, dtype, n, k, 1}, list, 4);

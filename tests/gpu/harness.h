@@ -4,7 +4,7 @@
  * compares all of the result with doubles under a written bound. What lies between the rows of a strided tensor must stay as it was, and
  * so must the guard bands, which are looked at when the case ends. Then the case's memory is gone.
  *
- * Each op of OP_LIST and OP_FUSED_LIST, and moe, has a `gpu_check_OP`, which must compare something, or the run fails; gpu_bench_OP is optional.
+ * Each op of OP_LIST , OP_FAMILY_LIST and OP_FUSED_LIST has a `gpu_check_OP`, which must compare something, or the run fails; gpu_bench_OP is optional.
  */
 #ifndef TANDEM_TESTS_GPU_HARNESS_H
 #define TANDEM_TESTS_GPU_HARNESS_H
@@ -101,10 +101,13 @@ int gpu_bench_rotation(const struct gpu_check *c, size_t bytes);
 	void gpu_bench_##op(struct gpu_check *c) __attribute__((weak));
 OP_LIST(X)
 OP_FUSED_LIST(X)
+X(gdn)
+X(gate)
 X(moe)
 #undef X
 void gpu_check_device(struct gpu_check *c);
 void gpu_check_comm(struct gpu_check *c); /* opens devices of its own */
+void gpu_check_prescreen(struct gpu_check *c);
 void gpu_check_comm_emu(struct gpu_check *c) __attribute__((weak)); /* only where devices are emulated */
 
 /* The fills that most row ops take. */

@@ -12,7 +12,8 @@ void gpu_each_variant(struct gpu_check *c, const struct linear_key *key, void (*
 	static struct variant list[MAX_VARIANTS];
 	const int count = c->ops->linear_variants(c->stream, key, list, MAX_VARIANTS);
 	c->refused = 0;
-	if (count < 2 || count >= MAX_VARIANTS || strcmp(list[0].kernel, "default")) gpu_fail(c, "%d variants, the first '%s'; default and others are wanted", count, list[0].kernel);
+	if (count < 2 || count >= MAX_VARIANTS || strcmp(list[0].kernel, "default"))
+		gpu_fail(c, "%d variants, the first '%s'; default and others are wanted", count, list[0].kernel);
 	for (int i = 0; i < count; i++) {
 		const struct linear_preference p = {.key = *key, .m_low = key->m, .m_high = key->m, .variant = list[i]};
 		gpu_ok(c, c->ops->linear_prefer(c->stream, &p, 1, &c->err));

@@ -30,7 +30,7 @@ static void load(const char *path)
 static struct results one_problem(enum linear_use use, int n, int k, int m)
 {
 	struct error err = {0};
-	struct results r = {.keep = 1.05, .reject = 1.01, .dtype = DTYPE_F32};
+	struct results r = {.keep = 1.5, .reject = 1.3, .dtype = DTYPE_F32}; /* far from the times of what is planted: the machine may be busy */
 	struct result_problem *p = results_add_problem(&r, &err);
 	assert_non_null(p);
 	snprintf(p->phase, sizeof p->phase, "decode");
@@ -42,7 +42,7 @@ static struct results one_problem(enum linear_use use, int n, int k, int m)
 static struct screen_options options_for(const struct device_ops *ops)
 {
 	static const struct device_options device = {.isa = "c"};
-	return (struct screen_options){.ops = ops, .device = &device, .config = &config, .quick = true, .timeout_ms = 10000};
+	return (struct screen_options){.ops = ops, .device = &device, .config = &config, .rotate_bytes = -1, .timeout_ms = 10000};
 }
 
 static void run(struct results *r, struct planted_state state)
@@ -61,7 +61,7 @@ static const struct {
 } expected[] = {
 	{PLANTED_DEFAULT, OUTCOME_BASELINE, REASON_NONE, ""},
 	{PLANTED_FAST, OUTCOME_KEEP, REASON_NONE, ""},
-	{PLANTED_EVEN, OUTCOME_REJECT, REASON_SLOW, "< 1.01"},
+	{PLANTED_EVEN, OUTCOME_REJECT, REASON_SLOW, "< 1.3"},
 	{PLANTED_ABSENT, OUTCOME_REJECT, REASON_REFUSED, "no such kernel"},
 	{PLANTED_FALLS, OUTCOME_REJECT, REASON_NOT_TAKEN, "resolved to rows 4"},
 	{PLANTED_SAME, OUTCOME_REJECT, REASON_UNCHANGED, "default"},
@@ -89,7 +89,7 @@ static void expect_planted(const struct result_problem *p, bool eager)
 		bool timed = expected[i].outcome != OUTCOME_REJECT || reason == REASON_SLOW;
 		assert_int_equal(c->timing.pairs > 0, timed); /* what is wrong is never timed */
 	}
-	assert_true(p->candidate[PLANTED_FAST].timing.speedup > 1.5);
+	assert_true(p->candidate[PLANTED_FAST].timing.speedup >= 1.5);
 	assert_true(p->candidate[PLANTED_FAST].check.same_bits);
 	assert_string_equal(p->candidate[PLANTED_FAST].check.hash, p->candidate[0].check.hash);
 }
@@ -107,7 +107,7 @@ static void test_planted(void **state)
 		assert_true(p->candidate[PLANTED_FAST].observed.known);
 		assert_string_equal(p->candidate[PLANTED_FAST].observed.item[0].name, "fast_kernel");
 		assert_int_equal(p->candidate[PLANTED_FAST].check.referenced, p->candidate[PLANTED_FAST].check.values);
-		assert_string_equal(p->candidate[PLANTED_LLMM1].rule, "dtype"); /* F32 */
+		assert_string_equal(p->candidate[PLANTED_LLMM1].rule, ""); /* F32: the rules have nothing to say */
 		results_fini(&r);
 	}
 }
@@ -246,9 +246,9 @@ static void test_resume(void **state)
 	assert_int_equal(results_load(&old, path, &err), STATUS_OK);
 	struct results other = two_problems();
 	assert_int_equal(screen_identify(&other, &options, &err), STATUS_OK);
-	other.keep = 1.2;
+	other.keep = 3;
 	assert_int_equal(screen_resume(&other, &old, path, &err), STATUS_BAD_INPUT);
-	assert_non_null(strstr(err.text, "--keep and --reject is 1.05 and 1.01, now it is 1.2 and 1.01"));
+	assert_non_null(strstr(err.text, "--keep and --reject is 1.5 and 1.3, now it is 3 and 1.3"));
 	results_fini(&other);
 	results_fini(&old);
 	results_fini(&again);

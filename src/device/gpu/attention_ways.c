@@ -64,7 +64,8 @@ static enum status read_preference(const struct gpu_context *context, const stru
 	const struct variant *v = &in->variant;
 	struct variant again;
 	*out = (struct attention_preferred){.key = in->key, .m_low = in->m_low, .m_high = in->m_high, .name = *v};
-	if (in->m_low < 1 || in->m_high < in->m_low) return FAIL(err, BAD_INPUT, "attention %s '%s' for rows %d to %d: no such rows", v->kernel, v->mode, in->m_low, in->m_high);
+	if (in->m_low < 1 || in->m_high < in->m_low)
+		return FAIL(err, BAD_INPUT, "attention %s '%s' for rows %d to %d: no such rows", v->kernel, v->mode, in->m_low, in->m_high);
 	const struct attention_kernel *const *k = attention_kernels(in->key.prefill);
 	while (*k && strcmp((*k)->name, v->kernel)) k++;
 	if (!*k && strcmp(v->kernel, "default")) return FAIL(err, BAD_INPUT, "attention %s '%s': this back end has no such kernel", v->kernel, v->mode);
@@ -72,8 +73,8 @@ static enum status read_preference(const struct gpu_context *context, const stru
 	if (*v->mode && sscanf(v->mode, "%d splits", &out->way.splits) != 1) out->way.splits = -1;
 	write_variant(context, &out->way, &again);
 	if (strcmp(again.mode, v->mode) || out->way.splits < 0 || out->way.splits > (in->key.prefill || !*k ? 0 : ATTENTION_MAX_SPLITS))
-		return FAIL(err, BAD_INPUT, "attention %s '%s': this kernel has no such mode; '' or, of one row a sequence, '1 splits' to '%d splits' are wanted", v->kernel, v->mode,
-		            ATTENTION_MAX_SPLITS);
+		return FAIL(err, BAD_INPUT, "attention %s '%s': this kernel has no such mode; '' or, of one row a sequence, '1 splits' to '%d splits' are wanted",
+		            v->kernel, v->mode, ATTENTION_MAX_SPLITS);
 	return STATUS_OK;
 }
 

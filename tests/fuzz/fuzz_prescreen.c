@@ -1,0 +1,67 @@
+/* Fuzzes the file of a prescreen: whatever the text, the answer is a refusal of one line, or results that are written and read back the same, whose
+ * texts can be printed, and of which a resumed run can take what is done. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "prescreen/screen.h"
+#include "fuzz/standalone.h"
+
+static void check(bool ok)
+{
+	if (!ok) abort();
+}
+
+static void check_problem(const struct results *r, const struct result_problem *p)
+{
+	char text[RESULTS_TEXT];
+	check(strlen(result_problem_text(p, text)) < sizeof text && !strchr(text, '\n'));
+	check(results_find(r, p) != NULL);
+	for (int i = 0; i < p->candidates; i++) {
+		const struct result_candidate *c = &p->candidate[i];
+		check((c->outcome == OUTCOME_BASELINE) == (i == 0) && (unsigned)c->reason < REASON_COUNT && !strchr(c->detail, '\n'));
+		check(result_launches_equal(&c->observed, &c->observed));
+	}
+}
+
+static void check_resume(struct results *r)
+{
+	struct results now = *r; /* the same run, asked for again */
+	struct error err = {0};
+	now.problem = NULL;
+	now.problems = 0;
+	for (int i = 0; i < r->problems; i++) {
+		struct result_problem *p = results_add_problem(&now, &err);
+		check(p != NULL);
+		*p = r->problem[i];
+		p->place = NULL;
+		p->places = 0;
+		p->candidate = NULL;
+		p->candidates = 0;
+		p->done = false;
+	}
+	check(screen_resume(&now, r, "prescreen.json", &err) == STATUS_OK);
+	results_fini(&now);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+	struct results r, again;
+	struct error err = {0};
+	if (results_parse(&r, (const char *)data, size, "prescreen.json", &err) != STATUS_OK) {
+		check(err.text[0] && !strchr(err.text, '\n'));
+		return 0;
+	}
+	json_t *object = results_json(&r);
+	char *text = object ? json_dumps(object, JSON_REAL_PRECISION(17)) : NULL;
+	check(text && results_parse(&again, text, strlen(text), "prescreen.json", &err) == STATUS_OK);
+	json_t *back = results_json(&again);
+	check(json_equal(object, back));
+	for (int i = 0; i < r.problems; i++) check_problem(&r, &r.problem[i]);
+	free(text);
+	json_decref(object);
+	json_decref(back);
+	results_fini(&again);
+	check_resume(&r);
+	results_fini(&r);
+	return 0;
+}
