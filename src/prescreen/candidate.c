@@ -68,7 +68,9 @@ static const struct kernel_mode *known_mode(const struct variant *v, enum kernel
 static bool static_legal(const struct screen *s, const struct result_problem *p, struct result_candidate *c)
 {
 	enum kernel_id id;
-	const struct kernel_mode *mode = p->op == PROBLEM_LINEAR ? known_mode(&c->requested, &id) : NULL;
+	/* The rules are about 16-bit types: our kernels of these names take F32 too, in chunks of four. */
+	bool half = p->op == PROBLEM_LINEAR && (p->linear.dtype == DTYPE_F16 || p->linear.dtype == DTYPE_BF16);
+	const struct kernel_mode *mode = half ? known_mode(&c->requested, &id) : NULL;
 	if (!mode) return true;
 	struct linear_shape shape = {.n = p->linear.n, .k = p->linear.k, .m = p->linear.m, .dtype = p->linear.dtype};
 	struct verdict v;

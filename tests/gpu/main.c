@@ -20,10 +20,13 @@ struct family {
 static const struct family families[] = {
 	{"device", gpu_check_device, NULL, SIZE_MAX},
 	{"comm", gpu_check_comm, NULL, SIZE_MAX},
+	{"prescreen", gpu_check_prescreen, NULL, SIZE_MAX},
 #define X(op) {#op, gpu_check_##op, gpu_bench_##op, offsetof(struct op_table, op)},
 	OP_LIST(X)
 	OP_FUSED_LIST(X)
-	OP_FAMILY_LIST(X)
+	X(gdn)
+	X(gate)
+	X(moe)
 #undef X
 };
 enum { FAMILIES = sizeof families / sizeof *families };

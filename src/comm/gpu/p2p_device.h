@@ -3,6 +3,7 @@
 #define TANDEM_COMM_GPU_P2P_DEVICE_H
 
 #include "comm/gpu/p2p.h"
+#include "device/gpu/gpu.h"
 #include "device/gpu/p2p_use.h"
 
 /* ---- adding to x: elements [c, c + N) of a row, those below cols */

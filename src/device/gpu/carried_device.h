@@ -19,6 +19,7 @@
 #define TANDEM_DEVICE_GPU_CARRIED_DEVICE_H
 
 #include "device/gpu/carried.h"
+#include "device/gpu/gpu.h"
 #include "device/gpu/p2p_use.h"
 
 template <typename T> struct carried {

@@ -375,7 +375,7 @@ gpu_error gpu_event_elapsed_ms(float *out, gpu_event from, gpu_event to)
 {
 	if (!from || !to || !from->timing || !to->timing || !from->recorded || !to->recorded) return done(EMU_BAD_VALUE);
 	if (gpu_event_query(from) != GPU_OK || gpu_event_query(to) != GPU_OK) return GPU_NOT_READY;
-	*out = ((float)to->time_ns - (float)from->time_ns) * 1e-6f;
+	*out = (float)((double)(to->time_ns - from->time_ns) * 1e-6);
 	return GPU_OK;
 }
 
