@@ -273,7 +273,7 @@ mutant prompt_leaves_no_state $scheduler '	want_snapshot(s, q, (q->prompt_count 
 mutant wanted_snapshot_rolls_away $scheduler 'kv_group_snapshot(s->options.kv, q->slot, !wanted);' 'kv_group_snapshot(s->options.kv, q->slot, true);'
 mutant answers_leave_no_state $kv '	if (s->rolled && pool->blocks[s->rolled].state) kv_states_settle' '	if (s->rolled) drop_snapshot(pool, s->rolled);
 	if (s->rolled && pool->blocks[s->rolled].state) kv_states_settle'
-mutant old_rolling_snapshots_stay $kv '.rolling) drop_snapshot(pool, last);' '.rolling) last = 0;'
+mutant old_rolling_snapshots_stay $kv 'if (last != b && before->rolling && !before->refs)' 'if (0)'
 
 echo "$passed passed, $failed failed"
 [ $failed -eq 0 ]

@@ -1,5 +1,6 @@
 /* `tandem plan`: what each rank would hold at each world size, from config.json alone; with --target also which kernels
  * would be legal there. Also for models that cannot run yet. */
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -72,6 +73,17 @@ static int state_slots(const struct plan *plan)
 	return plan->config.gdn.k_heads ? plan_state_slots(s->max_running, s->state_snapshots ? s->state_snapshots : s->max_running) : 0;
 }
 
+/* As `tandem serve` would have them where KV is plenty, the sink's included. */
+static int window_slots(const struct plan *plan, const struct device_ops *ops)
+{
+	const struct model_config *c = &plan->config;
+	const struct settings *s = plan->settings;
+	int block = s->kv_block ? s->kv_block : ops->kv_block_tokens ? ops->kv_block_tokens : 32;
+	int rows = s->prefill_chunk ? s->prefill_chunk : ops->prefill_chunk ? ops->prefill_chunk : 512;
+	if (!ops->one_memory || !memchr(c->layer_kind, LAYER_SLIDING, (size_t)c->layers)) return 0;
+	return (plan_window_blocks(INT_MAX / block - 1, block, s->max_running, rows, c->sliding_window, s->max_running) + 1) * block;
+}
+
 static enum status print_json(const struct plan *plan, struct error *err)
 {
 	const struct model_config *c = &plan->config;
@@ -119,10 +131,10 @@ static enum status family_table(const struct plan *plan, struct buf *out, struct
 	return buf_puts(out, "\n", err);
 }
 
-enum plan_line { LINE_LEGAL, LINE_HEADS, LINE_GDN_HEADS, LINE_GDN_STATE, LINE_EXPERTS, LINE_EXPERT, LINE_WEIGHTS, LINE_KV, LINE_STATE, LINE_SLOTS, LINE_SCRATCH, LINE_WORKSPACE, LINE_TOKENS, LINE_COUNT };
+enum plan_line { LINE_LEGAL, LINE_HEADS, LINE_GDN_HEADS, LINE_GDN_STATE, LINE_EXPERTS, LINE_EXPERT, LINE_WEIGHTS, LINE_KV, LINE_WINDOWS, LINE_STATE, LINE_SLOTS, LINE_SCRATCH, LINE_WORKSPACE, LINE_TOKENS, LINE_COUNT };
 
 static const char *const line_names[LINE_COUNT] = {
-	"legal", "query + KV heads", "GDN K + V heads", "GDN state, a layer", "experts, a token", "width of one", "weights", "KV a token", "state a slot", "state slots", "scratch", "workspace", "KV tokens that fit",
+	"legal", "query + KV heads", "GDN K + V heads", "GDN state, a layer", "experts, a token", "width of one", "weights", "KV a token", "KV of sliding layers", "state a slot", "state slots", "scratch", "workspace", "KV tokens that fit",
 };
 
 static const char *line_cell(const struct plan *plan, int index, enum plan_line line, char text[32])
@@ -159,6 +171,7 @@ static const char *line_cell(const struct plan *plan, int index, enum plan_line 
 		return text;
 	case LINE_WEIGHTS: value = weight_bytes(d); break;
 	case LINE_KV: value = d->kv_per_token; break;
+	case LINE_WINDOWS: value = d->window_bytes; break;
 	case LINE_STATE: value = d->state_per_sequence; break;
 	case LINE_SCRATCH: value = d->scratch_bytes; break;
 	case LINE_WORKSPACE: value = d->workspace_bytes; break;
@@ -176,6 +189,7 @@ static enum status rank_table(const struct plan *plan, struct buf *out, struct e
 	for (int line = 0; line < LINE_COUNT; line++) {
 		bool of_gdn = line == LINE_STATE || line == LINE_SLOTS || line == LINE_GDN_HEADS || line == LINE_GDN_STATE;
 		if (of_gdn && !plan->config.gdn.k_heads) continue;
+		if (line == LINE_WINDOWS && !plan->degree[0].window_bytes) continue;
 		if ((line == LINE_EXPERTS || line == LINE_EXPERT) && !plan->config.moe.layers) continue;
 		TRY(buf_printf(out, err, "\n%-20s", line_names[line]));
 		for (int d = 0; d < plan->count; d++)
@@ -230,6 +244,7 @@ enum status cmd_plan(const struct settings *settings, struct error *err)
 	enum dtype activation = ops->activation ? ops->activation(plan.config.dtype) : DTYPE_F32;
 	struct plan_options options = {.device_memory = settings->device_memory,
 	                               .state_slots = state_slots(&plan),
+	                               .window_slots = window_slots(&plan, ops),
 	                               .max_rows = settings->prefill_chunk ? settings->prefill_chunk : ops->prefill_chunk,
 	                               .activation = activation, .kv = activation, .partial = activation};
 	for (int i = 0; i < plan.count; i++) {

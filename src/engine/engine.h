@@ -25,7 +25,7 @@ struct tandem {
 	struct fault_plan fault;
 	struct log log;
 	_Atomic int interrupted;
-	int world_size, context, max_sequences, kv_blocks, states, state_every, block_tokens, max_rows;
+	int world_size, context, max_sequences, kv_blocks, windows, states, state_every, block_tokens, max_rows;
 	uint64_t timeout_ms;
 	uint64_t next_id;
 	uint64_t cache_salt;        /* of this process */

@@ -175,8 +175,15 @@ static bool carries_sums(const struct rank *rank, int rows)
 	return true;
 }
 
+/* The cache that a layer's keys are in, the rows with its slots and blocks, and which of its layers it is. */
+struct kept {
+	const struct kv_cache *cache;
+	const struct step_rows *rows;
+	int nth;
+};
+
 /* From the residual stream to queries (first columns of qkv) and cache. */
-static enum status attention_in(struct rank *rank, int layer, int nth, struct hidden *s, struct tensor qkv, struct error *err)
+static enum status attention_in(struct rank *rank, int layer, const struct kept *kept, struct hidden *s, struct tensor qkv, struct error *err)
 {
 	const struct model_config *c = &rank->model->config;
 	const struct layer_weights *w = &rank->weights.layers[layer];
@@ -190,8 +197,8 @@ static enum status attention_in(struct rank *rank, int layer, int nth, struct hi
 	if (enters_attention_fused(rank, layer)) {
 		RUN(attention_in, {.in = norm_of(rank, s, w->input_norm),
 		                   .weight = &w->qkv.part[0], .bias = w->qkv_bias, .q_norm = w->q_norm, .k_norm = w->k_norm, .q_heads = shape.q_heads,
-		                   .kv_heads = shape.kv_heads, .head_dim = c->head_dim, .rotary_dim = c->rotary_dim, .rows = &rank->rows,
-		                   .cache = &rank->cache, .layer = nth, .qkv = qkv});
+		                   .kv_heads = shape.kv_heads, .head_dim = c->head_dim, .rotary_dim = c->rotary_dim, .rows = kept->rows,
+		                   .cache = kept->cache, .layer = kept->nth, .qkv = qkv});
 		dispatch_ran(rank, LINEAR_USE_ATTENTION_IN, &w->qkv.part[0], s->x.rows);
 		return STATUS_OK;
 	}
@@ -203,12 +210,11 @@ static enum status attention_in(struct rank *rank, int layer, int nth, struct hi
 	}
 	RUN(rope, {.x = q, .heads = shape.q_heads, .head_dim = c->head_dim, .rotary_dim = c->rotary_dim, .cos_sin = cos_sin});
 	RUN(rope, {.x = k, .heads = shape.kv_heads, .head_dim = c->head_dim, .rotary_dim = c->rotary_dim, .cos_sin = cos_sin});
-	RUN(kv_write, {.k = k, .v = v, .cache = &rank->cache, .layer = nth, .kv_slot = rank->rows.kv_slot});
+	RUN(kv_write, {.k = k, .v = v, .cache = kept->cache, .layer = kept->nth, .kv_slot = kept->rows->kv_slot});
 	return STATUS_OK;
 }
 
-/* nth: of the layers with attention, whose cache it is. */
-static enum status attention_block(struct rank *rank, int layer, int nth, struct hidden *s, struct error *err)
+static enum status attention_block(struct rank *rank, int layer, const struct kept *kept, struct hidden *s, struct error *err)
 {
 	const struct model_config *c = &rank->model->config;
 	const struct layer_weights *w = &rank->weights.layers[layer];
@@ -217,9 +223,9 @@ static enum status attention_block(struct rank *rank, int layer, int nth, struct
 	struct tensor qkv = tensor_view(rank->buffers.qkv, rank->activation, TENSOR_SHARDED, rows, shape.qkv_cols); /* [T, q|k|v|gate] */
 	struct tensor attn = tensor_view(rank->buffers.attn, rank->activation, TENSOR_SHARDED, rows, shape.q_cols);
 
-	TRY(attention_in(rank, layer, nth, s, qkv, err));
-	RUN(attention, {.q = tensor_columns(&qkv, 0, shape.q_cols), .out = attn, .q_heads = shape.q_heads, .cache = &rank->cache, .layer = nth,
-	                .rows = &rank->rows, .scale = c->query_scale, .softcap = c->attn_softcap,
+	TRY(attention_in(rank, layer, kept, s, qkv, err));
+	RUN(attention, {.q = tensor_columns(&qkv, 0, shape.q_cols), .out = attn, .q_heads = shape.q_heads, .cache = kept->cache, .layer = kept->nth,
+	                .rows = kept->rows, .scale = c->query_scale, .softcap = c->attn_softcap,
 	                .window = c->layer_kind[layer] == LAYER_SLIDING ? c->sliding_window : 0});
 	if (c->attn_output_gate) RUN(gate, {.x = attn, .gate = tensor_columns(&qkv, shape.q_cols + 2 * shape.kv_cols, shape.q_cols)});
 	return row_parallel(rank, attn, &w->o, w->o_bias, s, (struct norms){w->mixed_norm, w->post_norm}, err);
@@ -303,9 +309,12 @@ enum status forward_layers(struct rank *rank, struct error *err)
 		RUN(gather_rows, {.x = all_angles, .row = rank->rows.position, .out = angles});
 	}
 	TRY(embedding(rank, &s, err));
-	for (int layer = 0, attention = 0, gdn = 0; layer < c->layers; layer++) {
+	struct kept whole = {&rank->cache, &rank->rows, 0}, sliding = {&rank->window_cache, &rank->window_rows, 0};
+	for (int layer = 0, gdn = 0; layer < c->layers; layer++) {
+		struct kept *kept = rank->options.kv.windows && c->layer_kind[layer] == LAYER_SLIDING ? &sliding : &whole;
 		if (c->layer_kind[layer] == LAYER_GDN) TRY(gdn_block(rank, layer, gdn++, &s, err));
-		else TRY(attention_block(rank, layer, attention++, &s, err));
+		else TRY(attention_block(rank, layer, kept, &s, err));
+		kept->nth += c->layer_kind[layer] != LAYER_GDN;
 		if (c->moe.sparse[layer]) TRY(moe_block(rank, layer, &s, err));
 		else TRY(mlp_block(rank, layer, &s, err));
 	}

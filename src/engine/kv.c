@@ -6,6 +6,7 @@
 
 #include "base/mem.h"
 #include "engine/kv_states.h"
+#include "engine/kv_windows.h"
 
 struct kv_seq {
 	int length;   /* committed tokens */
@@ -13,6 +14,7 @@ struct kv_seq {
 	int blocks;   /* held, reservation included */
 	int32_t read;  /* state slot of the committed length; 0: none yet */
 	int32_t write; /* state slot of the open reservation; 0: none */
+	int window_from; /* first of its blocks that its window reaches */
 	int32_t rolled; /* held block whose snapshot rolls with this sequence; 0: none */
 };
 
@@ -36,6 +38,7 @@ struct kv_pool {
 	uint64_t bucket_mask;
 	uint64_t evictions;
 	struct kv_states states;
+	struct kv_windows windows;
 	struct kv_seq *seqs;
 	int32_t *tables; /* [max_seqs][max_blocks] */
 };
@@ -70,6 +73,7 @@ static enum status alloc_arrays(struct kv_pool *pool, struct error *err)
 	pool->seqs = mem_zalloc((size_t)o->max_seqs, sizeof *pool->seqs, "kv sequences", err);
 	pool->tables = mem_zalloc((size_t)o->max_seqs * (size_t)o->max_blocks, sizeof *pool->tables, "kv block tables", err);
 	TRY(kv_states_init(&pool->states, o->states, o->shuffle, err));
+	TRY(kv_windows_init(&pool->windows, o->blocks, o->windows, o->shuffle, err));
 	bool all = pool->free_list && pool->blocks && pool->contents && pool->buckets && pool->seqs && pool->tables;
 	return all ? STATUS_OK : STATUS_NO_MEMORY;
 }
@@ -77,9 +81,10 @@ static enum status alloc_arrays(struct kv_pool *pool, struct error *err)
 enum status kv_create(struct kv_pool **out, const struct kv_options *options, struct error *err)
 {
 	*out = NULL;
-	if (options->blocks < 1 || options->block_tokens < 1 || options->max_seqs < 1 || options->max_blocks < 1 || options->states < 0)
-		return FAIL(err, BAD_INPUT, "kv pool: %d blocks of %d tokens and %d state slots for %d sequences of %d blocks; all must be positive",
-		            options->blocks, options->block_tokens, options->states, options->max_seqs, options->max_blocks);
+	if (options->blocks < 1 || options->block_tokens < 1 || options->max_seqs < 1 || options->max_blocks < 1 || options->states < 0 ||
+	    options->windows < 0 || (options->windows && options->window_tokens < 1))
+		return FAIL(err, BAD_INPUT, "kv pool: %d blocks of %d tokens, %d state slots, %d window blocks for windows of %d tokens, for %d sequences of %d blocks; all must be positive",
+		            options->blocks, options->block_tokens, options->states, options->windows, options->window_tokens, options->max_seqs, options->max_blocks);
 	struct kv_pool *pool = mem_zalloc(1, sizeof *pool, "kv pool", err);
 	if (!pool) return STATUS_NO_MEMORY;
 	pool->options = *options;
@@ -102,6 +107,7 @@ void kv_destroy(struct kv_pool **pool)
 	free((*pool)->contents);
 	free((*pool)->buckets);
 	kv_states_fini(&(*pool)->states);
+	kv_windows_fini(&(*pool)->windows);
 	free((*pool)->seqs);
 	free((*pool)->tables);
 	free(*pool);
@@ -117,6 +123,7 @@ void kv_reset(struct kv_pool *pool)
 	kv_fill_stack(pool->free_list, pool->options.blocks, pool->options.shuffle);
 	pool->free_count = pool->options.blocks;
 	kv_states_reset(&pool->states);
+	kv_windows_reset(&pool->windows);
 }
 
 /* --- the index -------------------------------------------------------------------------------------------------------------- */
@@ -164,6 +171,7 @@ static void unindex_block(struct kv_pool *pool, int32_t b)
 	*link = pool->blocks[b].bucket_next;
 	pool->blocks[b].cached = false;
 	drop_snapshot(pool, b);
+	kv_windows_drop(&pool->windows, b);
 }
 
 /* --- holding and letting go ------------------------------------------------------------------------------------------------- */
@@ -216,7 +224,11 @@ static int32_t hand_out(struct kv_pool *pool)
 static void give_back(struct kv_pool *pool, int seq, int keep)
 {
 	struct kv_seq *s = &pool->seqs[seq];
-	while (s->blocks > keep) let_go(pool, table_of(pool, seq)[--s->blocks]);
+	while (s->blocks > keep) {
+		int32_t b = table_of(pool, seq)[--s->blocks];
+		if (pool->options.windows && s->blocks >= s->window_from) kv_windows_unwant(&pool->windows, b, pool->blocks[b].cached);
+		let_go(pool, b);
+	}
 }
 
 enum status kv_reserve(struct kv_pool *pool, int seq, int tokens, struct error *err)
@@ -231,7 +243,13 @@ enum status kv_reserve(struct kv_pool *pool, int seq, int tokens, struct error *
 		return FAIL(err, NO_ROOM, "kv: %d blocks wanted, %d free; wait for other requests or raise the KV size", need, kv_free_blocks(pool));
 	if (pool->options.states && !kv_free_states(pool))
 		return FAIL(err, NO_ROOM, "kv: all %d state slots are in use; wait for other requests or run fewer at once", pool->options.states);
-	for (int i = 0; i < need; i++) table_of(pool, seq)[s->blocks++] = hand_out(pool);
+	if (pool->options.windows && need > kv_windows_free(&pool->windows))
+		return FAIL(err, NO_ROOM, "kv: %d blocks wanted for sliding layers, %d free; wait for other requests or run fewer at once", need,
+		            kv_windows_free(&pool->windows));
+	for (int i = 0; i < need; i++) {
+		int32_t b = table_of(pool, seq)[s->blocks++] = hand_out(pool);
+		if (pool->options.windows) kv_windows_attach(&pool->windows, b);
+	}
 	if (pool->options.states) {
 		int32_t block;
 		s->write = kv_states_take(&pool->states, &block);
@@ -253,7 +271,30 @@ static void share(struct kv_pool *pool, int seq, const struct kv_text *text, int
 	}
 	hold(pool, twin);
 	table[i] = twin;
+	if (pool->options.windows && pool->windows.of[twin].at) {
+		kv_windows_want(&pool->windows, twin);
+		kv_windows_unwant(&pool->windows, own, false);
+	} else if (pool->options.windows) kv_windows_move(&pool->windows, own, twin);
 	let_go(pool, own);
+}
+
+/* The first block that the window of a sequence of `length` tokens reaches: the next token sees itself and window_tokens - 1 before it. */
+static int window_from(const struct kv_pool *pool, int length)
+{
+	int from = length + 1 - pool->options.window_tokens;
+	return pool->options.windows && from > 0 ? from / pool->options.block_tokens : 0;
+}
+
+/* The sequence's window has moved to where its length says; of its blocks the first `held` were in its hands before. */
+static void slide(struct kv_pool *pool, int seq, int held)
+{
+	struct kv_seq *s = &pool->seqs[seq];
+	const int32_t *table = table_of(pool, seq);
+	int from = window_from(pool, s->length);
+	if (!pool->options.windows) return;
+	for (int i = from > held ? from : held; i < s->blocks; i++) kv_windows_want(&pool->windows, table[i]);
+	for (int i = s->window_from; i < from && i < held; i++) kv_windows_unwant(&pool->windows, table[i], pool->blocks[table[i]].cached);
+	s->window_from = from;
 }
 
 void kv_commit(struct kv_pool *pool, int seq, const struct kv_text *text)
@@ -267,8 +308,9 @@ void kv_commit(struct kv_pool *pool, int seq, const struct kv_text *text)
 		s->read = s->write;
 		s->write = 0;
 	}
-	if (!text || !pool->options.prefix_cache) return;
-	for (; full < s->length / pool->options.block_tokens; full++) share(pool, seq, text, full);
+	if (text && pool->options.prefix_cache)
+		for (; full < s->length / pool->options.block_tokens; full++) share(pool, seq, text, full);
+	slide(pool, seq, s->blocks);
 }
 
 void kv_rollback(struct kv_pool *pool, int seq)
@@ -297,7 +339,8 @@ void kv_snapshot(struct kv_pool *pool, int seq, bool rolling)
 		kv_states_keep(states, s->read, b, rolling);
 		block->state = s->read;
 	} else if (!rolling) kv_states_settle(states, block->state);
-	if (last && last != b && pool->blocks[last].state && states->slots[pool->blocks[last].state].rolling) drop_snapshot(pool, last);
+	const struct kv_state *before = &states->slots[last ? pool->blocks[last].state : 0];
+	if (last != b && before->rolling && !before->refs) drop_snapshot(pool, last); /* held: another sequence's last one too */
 	s->rolled = states->slots[block->state].rolling ? b : 0;
 }
 
@@ -312,10 +355,10 @@ void kv_release(struct kv_pool *pool, int seq)
 }
 
 /* Walks the cached blocks that follow what `seq` holds, up to block `limit` of the text. Returns how many there are; *usable: how many of them
- * up to the last one with a snapshot, all where the model has no state; *idle: how many of the usable ones nobody holds. */
+ * up to the last one where a sequence can go on: with a snapshot, if the model has state, and with the window before it, if it has sliding layers; *idle: how many of the usable ones nobody holds. */
 static int walk(const struct kv_pool *pool, int seq, const struct kv_text *text, int limit, int *usable, int *idle)
 {
-	int have = pool->seqs[seq].blocks, n = have, unheld = 0;
+	int have = pool->seqs[seq].blocks, n = have, unheld = 0, gap = pool->seqs[seq].window_from; /* blocks before `gap` may have no window block */
 	*usable = *idle = 0;
 	if (!pool->options.prefix_cache) return 0;
 	for (int32_t before = have ? table_of(pool, seq)[have - 1] : 0; n < limit;) {
@@ -323,7 +366,9 @@ static int walk(const struct kv_pool *pool, int seq, const struct kv_text *text,
 		if (!before) break;
 		n++;
 		unheld += pool->blocks[before].refs == 0;
+		if (pool->options.windows && !pool->windows.of[before].at) gap = n;
 		if (pool->options.states && !pool->blocks[before].state) continue;
+		if (window_from(pool, n * pool->options.block_tokens) < gap) continue;
 		*usable = n - have;
 		*idle = unheld;
 	}
@@ -349,12 +394,14 @@ int kv_adopt(struct kv_pool *pool, int seq, const struct kv_text *text, int bloc
 	int32_t *table = table_of(pool, seq);
 	int idle;
 	assert(s->reserved == 0 && s->length == s->blocks * pool->options.block_tokens && s->blocks + blocks <= pool->options.max_blocks);
+	int held = s->blocks;
 	blocks = kv_match(pool, seq, text, s->blocks + blocks, &idle);
 	for (int i = 0; i < blocks; i++, s->blocks++) {
 		table[s->blocks] = find(pool, text, s->blocks, s->blocks ? table[s->blocks - 1] : 0);
 		hold(pool, table[s->blocks]);
 	}
 	s->length = s->blocks * pool->options.block_tokens;
+	slide(pool, seq, held);
 	if (blocks && pool->options.states) {
 		int32_t state = pool->blocks[table[s->blocks - 1]].state;
 		kv_states_hold(&pool->states, state);
@@ -389,6 +436,21 @@ int kv_free_states(const struct kv_pool *pool)
 int kv_snapshots(const struct kv_pool *pool)
 {
 	return pool->states.snapshots;
+}
+
+int kv_free_windows(const struct kv_pool *pool)
+{
+	return kv_windows_free(&pool->windows);
+}
+
+int32_t kv_window_block(const struct kv_pool *pool, int seq, int block)
+{
+	return block < pool->seqs[seq].window_from ? 0 : pool->windows.of[table_of(pool, seq)[block]].at;
+}
+
+int kv_window_wants(const struct kv_pool *pool, int32_t block)
+{
+	return pool->windows.of[block].wants;
 }
 
 uint64_t kv_snapshot_evictions(const struct kv_pool *pool)
@@ -535,6 +597,24 @@ static enum status check_states(const struct kv_pool *pool, struct error *err)
 	return st;
 }
 
+static enum status check_windows(const struct kv_pool *pool, struct error *err)
+{
+	int *wants = mem_zalloc((size_t)pool->options.blocks + 1, sizeof *wants, "kv check", err);
+	enum status st = wants ? STATUS_OK : STATUS_NO_MEMORY;
+	for (int seq = 0; seq < pool->options.max_seqs && st == STATUS_OK && pool->options.windows; seq++) {
+		const struct kv_seq *s = &pool->seqs[seq];
+		if (s->window_from != window_from(pool, s->length))
+			st = FAIL(err, BAD_INPUT, "kv check: the window of sequence %d of %d tokens begins at block %d", seq, s->length, s->window_from);
+		for (int i = s->window_from; i < s->blocks; i++) wants[table_of(pool, seq)[i]]++;
+	}
+	for (int32_t b = 1; b <= pool->options.blocks && st == STATUS_OK; b++)
+		if (pool->windows.of[b].at && !pool->windows.of[b].wants && !pool->blocks[b].cached)
+			st = FAIL(err, BAD_INPUT, "kv check: block %d has a window block, is not cached and in no window", b);
+	if (st == STATUS_OK) st = kv_windows_check(&pool->windows, wants, err);
+	free(wants);
+	return st;
+}
+
 enum status kv_check(const struct kv_pool *pool, struct error *err)
 {
 	int n = pool->options.blocks;
@@ -545,6 +625,7 @@ enum status kv_check(const struct kv_pool *pool, struct error *err)
 	TRY_GOTO(check_seqs(pool, seen, err), end);
 	TRY_GOTO(check_lists(pool, seen, err), end);
 	TRY_GOTO(check_states(pool, err), end);
+	TRY_GOTO(check_windows(pool, err), end);
 	if (seen[0].held || seen[0].where || pool->blocks[0].state) {
 		st = FAIL(err, BAD_INPUT, "kv check: the sink block was given away");
 		goto end;

@@ -14,6 +14,9 @@
  * write; commit makes it the one of the committed length and lets the one before go, rollback gives it back: what was committed is never
  * written again. A cached block may keep the state at its end, a snapshot, and a prefix hit ends at one. An evicted block takes its along.
  *
+ * Sliding layers see the last window_tokens only, and have a cache of their own (kv_windows.h): a block has one of its blocks while a window reaches
+ * it. A prefix hit ends where the window before it is still there.
+ *
  * Pools that see the same operations in the same order hold the same logical contents, whatever their shuffle and salt.
  * Owner: the rank worker during a step, the coordinator between steps; never both.
  */
@@ -36,6 +39,8 @@ struct kv_options {
 	uint64_t shuffle;  /* 0: ascending hand-out; else a permutation by this seed */
 	bool prefix_cache;
 	int states;        /* slots for recurrent state, besides the sink 0; 0: the model has none. A sequence needs two during a step */
+	int windows;       /* blocks for sliding layers, besides the sink 0; 0: they have none of their own */
+	int window_tokens; /* that such a layer sees, itself included */
 };
 
 /* What a sequence says: hashes[i] = kv_hash over block i's tokens, chained on hashes[i - 1] (the first: on a salt). */
@@ -67,7 +72,7 @@ void kv_reset(struct kv_pool *pool);             /* all sequences are over and n
 void kv_snapshot(struct kv_pool *pool, int seq, bool rolling);
 
 /* How many cached blocks follow what `seq` holds and say blocks[..limit) of the text, where the model has state only those up to the last one
- * that has a snapshot; *idle: how many of them nobody holds. The sequence's length must be whole blocks, without a reservation. */
+ * that has a snapshot, where it has sliding layers up to the last one that has its window; *idle: how many of them nobody holds. The sequence's length must be whole blocks, without a reservation. */
 int kv_match(const struct kv_pool *pool, int seq, const struct kv_text *text, int limit, int *idle);
 /* The same, with a snapshot behind them or not: as far as others have been with this text. */
 int kv_known(const struct kv_pool *pool, int seq, const struct kv_text *text, int limit);
@@ -90,6 +95,10 @@ int32_t kv_state_read(const struct kv_pool *pool, int seq);
 int32_t kv_state_write(const struct kv_pool *pool, int seq);
 int kv_free_states(const struct kv_pool *pool); /* slots that could be handed out now: empty, or snapshots that no sequence holds */
 int kv_snapshots(const struct kv_pool *pool);
+int kv_free_windows(const struct kv_pool *pool); /* window blocks that could be handed out now */
+/* Window block of the sequence's block number `block`, which it holds; 0: behind its window. */
+int32_t kv_window_block(const struct kv_pool *pool, int seq, int block);
+int kv_window_wants(const struct kv_pool *pool, int32_t block); /* sequences whose window reaches the block */
 uint64_t kv_snapshot_evictions(const struct kv_pool *pool);
 bool kv_is_snapshot(const struct kv_pool *pool, int32_t state);
 int kv_state_refs(const struct kv_pool *pool, int32_t state); /* sequences that hold it */

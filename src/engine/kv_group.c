@@ -67,6 +67,8 @@ enum status kv_group_check(const struct kv_group *group, int max_seqs, struct er
 		if (kv_free_states(pool) != kv_free_states(first) || kv_snapshots(pool) != kv_snapshots(first))
 			return FAIL(err, BAD_INPUT, "kv check: rank %d has %d free state slots and %d snapshots, rank 0 has %d and %d", r, kv_free_states(pool),
 			            kv_snapshots(pool), kv_free_states(first), kv_snapshots(first));
+		if (kv_free_windows(pool) != kv_free_windows(first))
+			return FAIL(err, BAD_INPUT, "kv check: rank %d has %d free window blocks, rank 0 has %d", r, kv_free_windows(pool), kv_free_windows(first));
 		for (int seq = 0; seq < max_seqs; seq++)
 			if (kv_length(pool, seq) != kv_length(first, seq) || kv_seq_blocks(pool, seq) != kv_seq_blocks(first, seq))
 				return FAIL(err, BAD_INPUT, "kv check: sequence %d has %d tokens on rank %d, %d on rank 0", seq, kv_length(pool, seq), r,

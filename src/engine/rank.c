@@ -45,6 +45,16 @@ enum status rank_alloc(struct rank *rank, size_t bytes, enum mem_tag tag, const 
 	return STATUS_OK;
 }
 
+void rank_kv_layers(const struct rank *rank, int *whole, int *sliding)
+{
+	const struct model_config *c = &rank->model->config;
+	*whole = *sliding = 0;
+	for (int i = 0; i < c->layers; i++) {
+		if (c->layer_kind[i] == LAYER_GDN) continue;
+		*(rank->options.kv.windows && c->layer_kind[i] == LAYER_SLIDING ? sliding : whole) += 1;
+	}
+}
+
 static int largest(int a, int b)
 {
 	return a > b ? a : b;
@@ -75,16 +85,18 @@ static enum status host_alloc(struct rank *rank, size_t bytes, const char *what,
 /* Byte offsets of the metadata arrays of a step. They depend on its sizes alone, so that a recorded step may keep the pointers.
  * output_row is last: a head pass over rows of the step writes more of it. */
 struct meta_layout {
-	size_t token, position, kv_slot, row_start, kv_len, state_read, state_write, block_table, output_row, bytes;
+	size_t token, position, kv_slot, row_start, kv_len, state_read, state_write, block_table, window_slot, window_table, output_row, bytes;
 };
 
-static struct meta_layout meta_layout(int rows, int seqs, int outputs, int max_blocks)
+static struct meta_layout meta_layout(const struct kv_options *kv, int rows, int seqs, int outputs)
 {
+	const size_t tables = (size_t)seqs * (size_t)kv->max_blocks;
 	size_t at = 0;
 	struct meta_layout m;
-	size_t *const offsets[] = {&m.token, &m.position, &m.kv_slot, &m.row_start, &m.kv_len, &m.state_read, &m.state_write, &m.block_table, &m.output_row};
+	size_t *const offsets[] = {&m.token, &m.position, &m.kv_slot, &m.row_start, &m.kv_len, &m.state_read, &m.state_write, &m.block_table,
+	                           &m.window_slot, &m.window_table, &m.output_row};
 	const size_t counts[] = {(size_t)rows, (size_t)rows, (size_t)rows, (size_t)seqs + 1, (size_t)seqs, (size_t)seqs, (size_t)seqs,
-	                         (size_t)seqs * (size_t)max_blocks, (size_t)outputs};
+	                         tables, kv->windows ? (size_t)rows : 0, kv->windows ? tables : 0, (size_t)outputs};
 	for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
 		*offsets[i] = at;
 		at = (at + counts[i] * sizeof(int32_t) + 63) / 64 * 64;
@@ -117,7 +129,7 @@ static enum status prepare_buffers(struct rank *rank, struct error *err)
 	struct rank_buffers *b = &rank->buffers;
 	size_t rows = (size_t)limits.max_rows, outputs = (size_t)limits.max_outputs, hidden = (size_t)c->hidden_size;
 	size_t act = dtype_bytes(rank->activation), rotary = (size_t)c->rotary_dim;
-	size_t meta = meta_layout(limits.max_rows, limits.max_seqs, limits.max_outputs, rank->options.kv.max_blocks).bytes;
+	size_t meta = meta_layout(&rank->options.kv, limits.max_rows, limits.max_seqs, limits.max_outputs).bytes;
 	const struct {
 		void *out;
 		size_t bytes;
@@ -200,9 +212,16 @@ enum status rank_prepare(struct rank *rank, struct error *err)
 	struct rank_shape shape = rank_shape(c, rank->world_size);
 	const struct kv_options *kv = &rank->options.kv;
 	TRY(kv_create(&rank->pool, kv, err));
-	rank->cache.layout = (struct kv_layout){.layers = c->layers - model_gdn_layers(c), .blocks = kv->blocks + 1, .block_tokens = kv->block_tokens,
+	int whole, sliding;
+	rank_kv_layers(rank, &whole, &sliding);
+	rank->cache.layout = (struct kv_layout){.layers = whole, .blocks = kv->blocks + 1, .block_tokens = kv->block_tokens,
 	                                        .kv_heads = shape.kv_heads, .head_dim = c->head_dim, .dtype = rank->activation};
 	TRY(rank_alloc(rank, rank->device->vt->kv_bytes(&rank->cache.layout), MEM_KV, "kv cache", &rank->cache.data, err));
+	rank->window_cache.layout = rank->cache.layout;
+	rank->window_cache.layout.layers = sliding;
+	rank->window_cache.layout.blocks = kv->windows + 1;
+	if (sliding)
+		TRY(rank_alloc(rank, rank->device->vt->kv_bytes(&rank->window_cache.layout), MEM_KV, "kv cache of sliding layers", &rank->window_cache.data, err));
 	rank->state.layout = rank_gdn_layout(rank);
 	if (rank->state.layout.slots)
 		TRY(rank_alloc(rank, gdn_cache_bytes(&rank->state.layout), MEM_STATE, "state of sequences", &rank->state.data, err));
@@ -241,6 +260,16 @@ void rank_release(struct rank *rank)
 	rank->weights = (struct rank_weights){0};
 }
 
+/* The rows as sliding layers see them. */
+static void view_windows(struct rank *rank, const struct meta_layout *at)
+{
+	const char *device = rank->buffers.meta;
+	rank->window_rows = rank->rows;
+	if (!rank->options.kv.windows) return;
+	rank->window_rows.kv_slot = (const int32_t *)(device + at->window_slot);
+	rank->window_rows.block_table = (const int32_t *)(device + at->window_table);
+}
+
 /* Points the step's rows at the device's copy of the metadata. */
 static void view_rows(struct rank *rank, const struct meta_layout *at, int rows, int seqs)
 {
@@ -257,15 +286,17 @@ static void view_rows(struct rank *rank, const struct meta_layout *at, int rows,
 	                                .state_write = (const int32_t *)(device + at->state_write),
 	                                .block_table = (const int32_t *)(device + at->block_table),
 	                                .max_blocks = rank->options.kv.max_blocks};
+	view_windows(rank, at);
 	rank->output_row = (const int32_t *)(device + at->output_row);
 }
 
 void rank_view_bucket(struct rank *rank, int bucket)
 {
-	struct meta_layout at = meta_layout(bucket, bucket, bucket, rank->options.kv.max_blocks);
+	struct meta_layout at = meta_layout(&rank->options.kv, bucket, bucket, bucket);
 	view_rows(rank, &at, bucket, bucket);
 	rank->rows.max_kv_len = rank->options.max_context;
 	rank->rows.max_seq_rows = 1;
+	view_windows(rank, &at);
 	rank->all_rows = true;
 }
 
@@ -286,12 +317,30 @@ static void pad_rows(struct rank *rank, const struct meta_layout *at, int begin,
 		write[i] = 0;
 		table[(size_t)i * (size_t)rank->options.kv.max_blocks] = 0;
 	}
+	for (int i = begin; i < end && rank->options.kv.windows; i++) {
+		((int32_t *)(host + at->window_slot))[i] = 0;
+		((int32_t *)(host + at->window_table))[(size_t)i * (size_t)rank->options.kv.max_blocks] = 0;
+	}
+}
+
+/* Slots and tables of window_cache; blocks behind a window are the sink, and are not read. */
+static void assemble_windows(struct rank *rank, const struct step_plan *plan, const struct meta_layout *at)
+{
+	const struct kv_options *kv = &rank->options.kv;
+	int32_t *slot = (int32_t *)(rank->buffers.meta_host + at->window_slot), *table = (int32_t *)(rank->buffers.meta_host + at->window_table);
+	for (int s = 0; s < plan->seqs; s++)
+		for (int i = 0; i < kv_seq_blocks(rank->pool, plan->slot[s]); i++)
+			table[(size_t)s * (size_t)kv->max_blocks + (size_t)i] = kv_window_block(rank->pool, plan->slot[s], i);
+	for (int i = 0; i < plan->rows; i++) {
+		size_t block = (size_t)plan->seq_of_row[i] * (size_t)kv->max_blocks + (size_t)(plan->position[i] / kv->block_tokens);
+		slot[i] = table[block] * kv->block_tokens + plan->position[i] % kv->block_tokens;
+	}
 }
 
 enum status rank_assemble(struct rank *rank, const struct step_plan *plan, int bucket, struct error *err)
 {
 	int max_blocks = rank->options.kv.max_blocks;
-	struct meta_layout at = meta_layout(bucket ? bucket : plan->rows, bucket ? bucket : plan->seqs, bucket ? bucket : plan->outputs, max_blocks);
+	struct meta_layout at = meta_layout(&rank->options.kv, bucket ? bucket : plan->rows, bucket ? bucket : plan->seqs, bucket ? bucket : plan->outputs);
 	char *host = rank->buffers.meta_host;
 	size_t rows = (size_t)plan->rows, seqs = (size_t)plan->seqs;
 	memcpy(host + at.token, plan->token, rows * sizeof(int32_t));
@@ -309,6 +358,7 @@ enum status rank_assemble(struct rank *rank, const struct step_plan *plan, int b
 	for (int s = 0; s < plan->seqs; s++)
 		memcpy(table + (size_t)s * (size_t)max_blocks, kv_table(rank->pool, plan->slot[s]),
 		       (size_t)kv_seq_blocks(rank->pool, plan->slot[s]) * sizeof(int32_t));
+	if (rank->options.kv.windows) assemble_windows(rank, plan, &at);
 	if (bucket) {
 		pad_rows(rank, &at, plan->rows, bucket);
 		rank_view_bucket(rank, bucket);
@@ -320,6 +370,7 @@ enum status rank_assemble(struct rank *rank, const struct step_plan *plan, int b
 			rank->rows.max_kv_len = largest(rank->rows.max_kv_len, plan->kv_len[s]);
 			rank->rows.max_seq_rows = largest(rank->rows.max_seq_rows, plan->row_start[s + 1] - plan->row_start[s]);
 		}
+		view_windows(rank, &at);
 	}
 	return rank->device->vt->copy(rank->stream, rank->buffers.meta, host, at.bytes, COPY_TO_DEVICE, err);
 }

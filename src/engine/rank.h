@@ -132,7 +132,8 @@ struct rank {
 	struct comm *comm;
 	struct group *group;
 	struct rank_weights weights;
-	struct kv_cache cache; /* of the attention layers */
+	struct kv_cache cache; /* of the attention layers; where sliding ones have a cache of their own, of the others */
+	struct kv_cache window_cache; /* that one */
 	struct gdn_cache state; /* of the GDN layers */
 	struct kv_pool *pool;
 	struct rank_buffers buffers;
@@ -140,6 +141,7 @@ struct rank {
 	enum dtype activation; /* of activations, partial sums and KV */
 	bool adds;             /* row-parallel linears add to the residual stream: one rank has nothing to reduce */
 	struct step_rows rows; /* of the step in flight; pointers into buffers.meta */
+	struct step_rows window_rows; /* the same with slots and blocks of window_cache */
 	const int32_t *output_row; /* device, [outputs] */
 	bool all_rows;             /* the outputs are the rows, in order */
 	float *host_logits; /* rank 0's, host, [outputs][V] */
@@ -171,6 +173,9 @@ struct rank_shape {
 struct rank_shape rank_shape(const struct model_config *config, int world_size);
 /* The state cache of a rank, of which model, options and activation are set; no slots: the model has no state. */
 struct gdn_layout rank_gdn_layout(const struct rank *rank);
+
+/* Layers that share the cache of attention, and sliding ones with a cache of their own (options.kv.windows). */
+void rank_kv_layers(const struct rank *rank, int *whole, int *sliding);
 
 /* The largest step as the buffers hold it: decode steps are padded to a bucket, which may be more than was asked for. */
 struct step_limits rank_limits(const struct rank_options *options);

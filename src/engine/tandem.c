@@ -180,6 +180,9 @@ static enum status size_memory(struct tandem *t, const struct tandem_options *o,
 	int snapshots = !t->prefix_cache || o->state_snapshots < 0 ? 0 : o->state_snapshots ? o->state_snapshots : t->max_sequences;
 	t->states = model_gdn_layers(c) ? plan_state_slots(t->max_sequences, snapshots) : 0;
 	t->state_every = o->state_every < 0 ? 0 : o->state_every ? o->state_every : DEFAULT_STATE_EVERY;
+	/* Of a back end whose kernels have been run with two tables. A window spare for each sequence, so that its prefix can be taken up. */
+	bool sliding = t->ops->one_memory && memchr(c->layer_kind, LAYER_SLIDING, (size_t)c->layers);
+	t->windows = sliding ? plan_window_blocks(t->kv_blocks, t->block_tokens, t->max_sequences, t->max_rows, c->sliding_window, t->prefix_cache ? t->max_sequences : 0) : 0;
 	return STATUS_OK;
 }
 
@@ -189,7 +192,8 @@ static struct rank_options rank_options_of(const struct tandem *t)
 	return (struct rank_options){
 		.limits = {.max_rows = t->max_rows, .max_seqs = t->max_sequences, .max_outputs = outputs},
 		.kv = {.blocks = t->kv_blocks, .block_tokens = t->block_tokens, .max_seqs = t->max_sequences,
-		       .max_blocks = (t->context + t->block_tokens - 1) / t->block_tokens, .prefix_cache = t->prefix_cache, .states = t->states},
+		       .max_blocks = (t->context + t->block_tokens - 1) / t->block_tokens, .prefix_cache = t->prefix_cache, .states = t->states,
+		       .windows = t->windows, .window_tokens = t->model.config.sliding_window},
 		.max_context = t->context, .graphs = t->graphs, .invariant = t->invariant,
 		.head_on_rank0 = t->head_on_rank0, .embedding_split = t->embedding_split, .whitelist = t->whitelist.shapes ? &t->whitelist : NULL,
 		.explain = t->explain};
@@ -234,6 +238,7 @@ int tandem_open(struct tandem **out, const struct tandem_options *o, struct tand
 	log_write(&t->log, LOG_INFO, "%s: %d rank%s, lm_head %s, embedding %s, kv %d blocks of %d tokens, prefix cache %s", t->model.config.model_type,
 	          t->world_size, t->world_size == 1 ? "" : "s", t->head_on_rank0 ? "rank0" : "vocab", t->embedding_split ? "vocab" : "replicated", t->kv_blocks, t->block_tokens,
 	          t->prefix_cache ? "on" : "off");
+	if (t->windows) log_write(&t->log, LOG_INFO, "sliding layers: %d blocks of their own", t->windows);
 	if (t->states) log_write(&t->log, LOG_INFO, "recurrent state: %d slots a rank, snapshots in those that no sequence needs", t->states);
 	*out = t;
 	return 0;

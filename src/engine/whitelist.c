@@ -117,7 +117,7 @@ enum status whitelist_check_device(const struct whitelist *w, const struct devic
 	if (strcmp(w->program, TANDEM_VERSION)) return differs("version", w->program, TANDEM_VERSION, err);
 	if (strcmp(w->device, device->vt->name)) return differs("device", w->device, device->vt->name, err);
 	if (strcmp(w->flavour, flavour)) return differs("device", w->flavour, flavour, err);
-	if (strcmp(w->versions, versions)) return differs("library or driver", w->versions, versions, err);
+	if (strcmp(w->versions, versions)) return differs("device, library or driver", w->versions, versions, err);
 	if (device->vt->linear_prefer && device->vt->linear_ran) return STATUS_OK;
 	return FAIL(err, UNSUPPORTED, "whitelist: device %s computes a linear in one way only; leave --whitelist out", device->vt->name);
 }

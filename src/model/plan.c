@@ -65,6 +65,7 @@ static void add_whole(struct plan_degree *d, const char *name, const char *kind,
 /* The cuttable quantities of a model, named once. */
 struct parts {
 	int attention, gdn, dense, moe; /* how many layers have which */
+	int sliding;                    /* of those with attention */
 	struct segment q, kv, attended; /* q: with its gate where there is one; attended: input of o */
 	struct segment mlp, expert, shared_expert;
 	struct segment key, value, value_head, per_key_head_qkvz, per_key_head_ba;
@@ -74,6 +75,7 @@ static struct parts parts_of(const struct model_config *c)
 {
 	struct parts p = {0};
 	for (int i = 0; i < c->layers; i++) *(c->layer_kind[i] == LAYER_GDN ? &p.gdn : &p.attention) += 1;
+	for (int i = 0; i < c->layers; i++) p.sliding += c->layer_kind[i] == LAYER_SLIDING;
 	p.moe = c->moe.layers;
 	p.dense = c->layers - p.moe;
 	p.q = (struct segment){c->q_heads, c->head_dim * (c->attn_output_gate ? 2 : 1), false};
@@ -211,7 +213,10 @@ static void sum_bytes(struct plan_degree *d, const struct model_config *c)
 /* The convolution's inputs are activations, S is F32 whatever type the file would keep it in. */
 static void sum_state(struct plan_degree *d, const struct model_config *c, const struct parts *p, const struct plan_options *o)
 {
-	d->kv_per_token = (uint64_t)p->attention * 2 * (uint64_t)local_length(p->kv, d->world_size) * dtype_bytes(o->kv);
+	uint64_t of_layer = 2 * (uint64_t)local_length(p->kv, d->world_size) * dtype_bytes(o->kv);
+	uint64_t sliding = o->window_slots > 0 ? (uint64_t)p->sliding : 0;
+	d->kv_per_token = ((uint64_t)p->attention - sliding) * of_layer;
+	d->window_bytes = sliding * of_layer * (uint64_t)o->window_slots;
 	if (!p->gdn) return;
 	uint64_t channels = (uint64_t)(2 * local_length(p->key, d->world_size) + local_length(p->value, d->world_size));
 	uint64_t conv = (uint64_t)(c->gdn.conv_kernel - 1) * channels * dtype_bytes(o->activation);
@@ -249,7 +254,7 @@ static void sum_workspace(struct plan_degree *d, const struct model_config *c, c
 static int64_t tokens_that_fit(const struct plan_degree *d, uint64_t memory, int state_slots)
 {
 	uint64_t slots = (uint64_t)(state_slots > 0 ? state_slots : plan_state_slots(1, 0)) + 1; /* the sink */
-	uint64_t used = d->sharded_bytes + d->replicated_bytes + d->scratch_bytes + d->workspace_bytes + slots * d->state_per_sequence;
+	uint64_t used = d->sharded_bytes + d->replicated_bytes + d->scratch_bytes + d->workspace_bytes + d->window_bytes + slots * d->state_per_sequence;
 	if (memory <= used || !d->kv_per_token) return 0;
 	return (int64_t)((memory - used) / d->kv_per_token);
 }

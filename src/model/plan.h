@@ -32,11 +32,12 @@ struct plan_degree {
 	struct plan_family family[PLAN_MAX_FAMILIES];
 	int families;
 	uint64_t sharded_bytes, replicated_bytes; /* weights in the declared dtype, per rank; 0 if not legal */
-	uint64_t kv_per_token; /* bytes a token, this rank */
+	uint64_t kv_per_token; /* bytes a token, this rank; without sliding layers that have a cache of their own */
+	uint64_t window_bytes; /* of that cache */
 	uint64_t state_per_sequence; /* GDN state, bytes a sequence, this rank */
 	uint64_t scratch_bytes;   /* partial sums that the peers read: two generations of [max_rows, H] */
 	uint64_t workspace_bytes; /* activations, logits, rope table; of models that run what the engine makes (the back end's own is not in it), else an estimate */
-	int64_t kv_tokens; /* that fit in device_memory after weights, scratch, workspace and the slots of GDN state; 0:
+	int64_t kv_tokens; /* that fit in device_memory after weights, scratch, workspace, the slots of GDN state and the sliding layers' cache; 0:
 	                    * the weights alone do not fit; -1: unknown (device_memory 0, or not legal) */
 };
 
@@ -45,6 +46,7 @@ struct plan_options {
 	int max_rows;           /* rows of the largest step (prefill chunk), for scratch and workspace; 0: 512 */
 	int max_outputs;        /* rows of logits of a step; 0: 32 */
 	int state_slots;        /* of models with GDN layers, see plan_state_slots; 0: those of one sequence without snapshots */
+	int window_slots;       /* tokens that the sliding layers' own cache has room for, the sink's included; 0: they have none */
 	int context;            /* longest sequence; 0: the model's, at most 8192 */
 	bool head_on_rank0;     /* rank 0 holds the whole LM head */
 	bool embedding_split;   /* each rank holds its vocabulary rows of the embedding (shard_embedding) */
@@ -57,6 +59,14 @@ struct plan_options {
 static inline int plan_state_slots(int sequences, int snapshots)
 {
 	return 2 * sequences + snapshots;
+}
+
+/* Blocks of the sliding layers' own cache, besides the sink's, with which a sequence that may run never lacks one in steps of max_rows rows, and of
+ * `spare` windows more for the prefix cache. More than `blocks` are of no use. */
+static inline int plan_window_blocks(int blocks, int block_tokens, int sequences, int max_rows, int window_tokens, int spare)
+{
+	int64_t most = ((int64_t)sequences + spare) * (window_tokens / block_tokens + 3) + max_rows / block_tokens + 1;
+	return most < blocks ? (int)most : blocks;
 }
 
 /* Never fails for an illegal degree: it says so in the result. */

@@ -55,6 +55,18 @@ for p in $degrees; do
 	equal "tp-invariant experts: tp $p" hash "$found" "$moe_want"
 done
 
+# Gated delta net: prompts at once, in chunks, row by row; decode steps from graphs are behind the tokens of `run`.
+for name in qwen3_5 qwen3_next-dense; do
+	hybrid=$(copy_model $name) && set_config "$hybrid" dtype '"float32"' && set_config "$hybrid" torch_dtype '"float32"'
+	hybrid_vocab=$(json "$hybrid/config.json" vocab_size)
+	for p in $degrees; do
+		close "f32 $name tp $p" "$hybrid" $prompt "$hybrid_vocab" $bound_f32 --tp "$p"
+		close "f32 $name tp $p in chunks of 5" "$hybrid" $prompt "$hybrid_vocab" $bound_f32 --tp "$p" --prefill-chunk 5
+	done
+	close "f32 $name row by row" "$hybrid" $prompt "$hybrid_vocab" $bound_f32 --prefill-chunk 1
+	close "16 bit $name" "$golden/$name" $prompt "$hybrid_vocab" $bound_bf16
+done
+
 # --tp-invariant: one hash whatever the world size.
 want=
 for p in $degrees; do

@@ -21,14 +21,17 @@ TARGETS = {
     "llama8b_tp1_b64_ms": (6.8, 7.77), "llama8b_tp2_b64_ms": (4.1, 5.01), "qwen32b_tp1_b1_ms": (16.6, 18.94), "qwen32b_tp2_b1_ms": (8.9, 11.22),
     "llama8b_tp1_prefill1024_ms": (27, 27.7), "llama8b_tp2_prefill1024_ms": (17, 36.9), "llama8b_tp1_prefill8192_ms": (210, 219),
     "llama8b_tp2_prefill8192_ms": (118, 128), "llama8b_tp1_throughput_tok_s": (7500, 6800), "llama8b_tp2_throughput_tok_s": (12500, 11200),
-    "first_token_s": (5, 48),
+    "first_token_s": (5, 48), "moe30b_tp1_b1_ms": (2.24, None), "moe30b_tp2_b1_ms": (1.12, None),
 }
 
 figures, details = {}, {}
 
 
-def model(name, scratch):
-    return small_model(os.path.join(scratch, name)) if EMULATED else plan_model(name)
+EXPERTS = {"architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 64}
+
+
+def model(name, scratch, **changes):
+    return small_model(os.path.join(scratch, name), **changes) if EMULATED else plan_model(name)
 
 
 def put(key, value, detail=None):
@@ -136,7 +139,7 @@ def markdown():
     return "\n".join(lines) + "\n\n"
 
 
-KEYS = (["llama8b_tp%d_b%d_ms" % (p, b) for b in (1, 16, 64) for p in (1, 2)] + ["qwen32b_tp1_b1_ms", "qwen32b_tp2_b1_ms", "llama70b_tp2_b1_ms"] +
+KEYS = (["llama8b_tp%d_b%d_ms" % (p, b) for b in (1, 16, 64) for p in (1, 2)] + ["qwen32b_tp1_b1_ms", "qwen32b_tp2_b1_ms", "llama70b_tp2_b1_ms", "moe30b_tp1_b1_ms", "moe30b_tp2_b1_ms"] +
         ["llama8b_tp%d_prefill%d_ms" % (p, n) for n in (1024, 8192) for p in (1, 2)] + ["llama8b_tp%d_throughput_tok_s" % p for p in (1, 2)] +
         ["read_gb_s", "matrix_tflops", "first_token_s", "allreduce_us"])
 
@@ -190,6 +193,8 @@ def main():
     group("first token", first_token, llama)
     for world in degrees():
         group("Qwen3-32B TP%d" % world, large, "qwen32b_tp%d_b1_ms" % world, world, qwen)
+    for world in degrees():
+        group("Qwen3-30B-A3B TP%d" % world, large, "moe30b_tp%d_b1_ms" % world, world, model("qwen3-30b-a3b", LOGS, **EXPERTS))
     for world in degrees()[1:]:
         group("Llama-70B TP%d" % world, large, "llama70b_tp%d_b1_ms" % world, world, big)
     if GPUS > 1:

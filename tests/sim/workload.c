@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "model/plan.h"
 #include "sim/world.h"
 
 #define VOCAB 60
@@ -73,8 +74,14 @@ static enum status set_up(struct sim *m, struct error *err)
 	                          .max_blocks = (CONTEXT + size - 1) / size, .prefix_cache = chance(m, 750), .seed = m->seed};
 	if (chance(m, 500)) w.states = 2 * max_seqs + draw(m, chance(m, 500) ? 3 : 3 * max_seqs + 1);
 	m->counts->stateful_workloads += w.states > 0;
+	int max_rows = max_seqs + draw(m, chance(m, 500) ? 4 : 80);
+	if (chance(m, 300)) {
+		w.window_tokens = between(m, 1, 60);
+		w.windows = plan_window_blocks(blocks, size, max_seqs, max_rows, w.window_tokens, chance(m, 500) ? max_seqs : 0);
+	}
+	m->counts->windowed_workloads += w.windows > 0;
 	TRY(world_create(&m->world, &w, err));
-	m->options = (struct scheduler_options){.max_seqs = max_seqs, .max_rows = max_seqs + draw(m, chance(m, 500) ? 4 : 80), .kv_blocks = blocks,
+	m->options = (struct scheduler_options){.max_seqs = max_seqs, .max_rows = max_rows, .kv_blocks = blocks,
 	                                        .block_tokens = size, .max_queue = chance(m, 300) ? between(m, 1, 10) : 0, .states = w.states,
 	                                        .state_every = chance(m, 500) ? between(m, 1, 100) : 0, .kv = &m->world.kv};
 	TRY(scheduler_create(&m->scheduler, &m->options, err));
@@ -425,6 +432,7 @@ static enum status run_all(struct sim *m, int steps, struct error *err)
 	for (int i = 0; i < m->client_count; i++)
 		if (m->clients[i].ends != 1) return BROKEN("request %d ends %d times", i + 1, m->clients[i].ends);
 	if (kv_group_free_blocks(&m->world.kv) != m->options.kv_blocks) return BROKEN("blocks are held by nobody's request");
+	if (kv_free_windows(m->world.pools[0]) != m->world.options.windows) return BROKEN("window blocks are held by nobody's request");
 	if (kv_free_states(m->world.pools[0]) != m->options.states) return BROKEN("state slots are held by nobody's request");
 	return STATUS_OK;
 }
@@ -438,6 +446,7 @@ enum status workload_run(unsigned long long seed, int steps, struct sim_counts *
 		scheduler_get_stats(m.scheduler, &stats);
 		counts->preemptions += stats.preemptions;
 		counts->cached_tokens += stats.cached_tokens;
+		if (m.world.options.windows) counts->windowed_cached_tokens += stats.cached_tokens;
 		counts->evictions += kv_evictions(m.world.pools[0]);
 		counts->state_hits += stats.state_hits;
 		counts->snapshot_evictions += kv_snapshot_evictions(m.world.pools[0]);

@@ -12,12 +12,13 @@ enum status world_create(struct world *out, const struct world_options *o, struc
 	for (int r = 0; r < o->ranks; r++) {
 		struct kv_options kv = {.blocks = o->blocks, .block_tokens = o->block_tokens, .max_seqs = o->max_seqs, .max_blocks = o->max_blocks,
 		                        .shuffle = r ? rng_u64(o->seed, 7, (uint64_t)r) | 1 : 0, .prefix_cache = o->prefix_cache,
-		                        .states = o->states};
+		                        .states = o->states, .windows = o->windows, .window_tokens = o->window_tokens};
 		TRY_GOTO(kv_create(&out->pools[r], &kv, err), fail);
 		size_t slots = ((size_t)o->blocks + 1) * (size_t)o->block_tokens;
 		out->memory[r] = mem_zalloc(slots, sizeof **out->memory, "simulated memory", err);
 		out->states[r] = mem_zalloc((size_t)o->states + 1, sizeof **out->states, "simulated state", err);
-		if (!out->memory[r] || !out->states[r]) {
+		out->windows[r] = mem_zalloc(((size_t)o->windows + 1) * (size_t)o->block_tokens, sizeof **out->windows, "simulated windows", err);
+		if (!out->memory[r] || !out->states[r] || !out->windows[r]) {
 			st = STATUS_NO_MEMORY;
 			goto fail;
 		}
@@ -35,6 +36,8 @@ void world_destroy(struct world *world)
 		kv_destroy(&world->pools[r]);
 		free(world->memory[r]);
 		free(world->states[r]);
+		free(world->windows[r]);
+		world->windows[r] = NULL;
 		world->memory[r] = world->states[r] = NULL;
 	}
 }
@@ -65,6 +68,22 @@ static enum status compute_state(struct world *w, int rank, const struct sequenc
 	return STATUS_OK;
 }
 
+/* The sliding layers: each row finds the tokens of its window, and writes its own. */
+static enum status compute_window(struct world *w, int rank, const struct sequence *q, int slot, int begin, int end, struct error *err)
+{
+	const struct kv_pool *pool = w->pools[rank];
+	int size = w->options.block_tokens, from = begin + 1 - w->options.window_tokens;
+	for (int p = from > 0 ? from : 0; p < end; p++) {
+		int32_t block = kv_window_block(pool, slot, p / size), *at = &w->windows[rank][block * size + p % size];
+		if (block < 1 || block > w->options.windows || (p >= begin && kv_window_wants(pool, kv_table(pool, slot)[p / size]) != 1))
+			return FAIL(err, BAD_INPUT, "request %llu has window block %d at position %d of rank %d", (unsigned long long)q->id, block, p, rank);
+		if (p >= begin) *at = q->tokens[p];
+		if (*at != q->tokens[p])
+			return FAIL(err, BAD_INPUT, "request %llu finds another text's window at position %d on rank %d", (unsigned long long)q->id, p, rank);
+	}
+	return STATUS_OK;
+}
+
 /* One sequence's rows on one rank. */
 static enum status compute(struct world *w, int rank, const struct step_plan *plan, int seq, struct error *err)
 {
@@ -84,6 +103,7 @@ static enum status compute(struct world *w, int rank, const struct step_plan *pl
 		if (value != want)
 			return FAIL(err, BAD_INPUT, "request %llu reads another text's KV at position %d on rank %d", (unsigned long long)q->id, p, rank);
 	}
+	if (w->options.windows) TRY(compute_window(w, rank, q, slot, begin, end, err));
 	return w->options.states ? compute_state(w, rank, q, slot, begin, end, err) : STATUS_OK;
 }
 

@@ -14,6 +14,7 @@
 
 struct world_options {
 	int ranks, blocks, block_tokens, max_seqs, max_blocks, states;
+	int windows, window_tokens; /* as in kv_options */
 	bool prefix_cache;
 	uint64_t seed;
 };
@@ -23,6 +24,7 @@ struct world {
 	struct kv_pool *pools[WORLD_RANKS];
 	uint64_t *memory[WORLD_RANKS]; /* [(blocks + 1) * block_tokens] */
 	uint64_t *states[WORLD_RANKS]; /* [states + 1] */
+	int32_t *windows[WORLD_RANKS]; /* [(windows + 1) * block_tokens] the tokens themselves: what sliding layers would see */
 	struct kv_group kv;
 };
 

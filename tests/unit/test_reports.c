@@ -217,6 +217,7 @@ static void test_hostile_names_stay_text(void **state)
 	strcpy(r.problem[0].candidate[1].observed.item[0].name, "k<int, 4>\x01</div>");
 	strcpy(r.problem[1].place[0].family, "a\"><b>|");
 	strcpy(r.problem[2].note, "<i>");
+	int candidates = r.problem[2].candidates;
 	r.problem[2].candidates = 1;
 	need(report_markdown(&r, &md, &err), &err);
 	need(report_html(&r, &page, &err), &err);
@@ -236,6 +237,7 @@ static void test_hostile_names_stay_text(void **state)
 		if (!strncmp(line, "| decode M=1 |", 14)) assert_int_equal(bars, 4);
 	}
 	buf_fini(&md), buf_fini(&page);
+	r.problem[2].candidates = candidates;
 	results_fini(&r);
 }
 

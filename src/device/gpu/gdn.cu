@@ -12,7 +12,9 @@
 #define GDN_TILE 32    /* rows of a sequence at a time */
 #define GDN_COLUMNS 32 /* of S, of a block, where a head is spread */
 #define GDN_MAX_K 128
+#define GDN_GPU_TAPS 6 /* with more a tile does not fit into 48 KiB of shared memory */
 #define GDN_MAX_V 256
+#define GDN_WHOLE_V 128 /* a wider head is spread always: more threads would have too few registers */
 
 struct gdn_params {
 	const void *qkvz, *ba; /* [rows] of T */
@@ -27,11 +29,40 @@ struct gdn_params {
 	int columns, tile; /* of a block */
 };
 
-/* Where the parts of a block's shared memory are; f32 all of them. */
+/* Where the parts of a block's shared memory are; f32 all of them. A row of the tile has the padded k_dim of q, that of k, and the columns of v. */
 struct gdn_shared {
-	float *q, *k, *v, *o; /* [tile][padded k_dim], the same, [tile][columns], the same */
-	float *beta, *decay;  /* [tile] */
+	float *qkv;   /* [tile][span] */
+	float *o;     /* [tile][columns] */
+	float *z;     /* [tile][columns], WHOLE only */
+	float *conv;  /* [taps][span] */
+	float *beta, *decay; /* [tile] */
+	int span;
 };
+
+GPU_DEVICE gdn_shared gdn_carve(void *memory, const gdn_params &p, int width, bool whole)
+{
+	gdn_shared m;
+	m.span = 2 * width + p.columns;
+	m.qkv = (float *)memory, m.o = m.qkv + p.tile * m.span, m.z = m.o + p.tile * p.columns, m.conv = m.z + (whole ? p.tile * p.columns : 0);
+	m.beta = m.conv + p.taps * m.span, m.decay = m.beta + p.tile;
+	return m;
+}
+static size_t gdn_shared_bytes(const gdn_params *p, int width, bool whole)
+{
+	const int span = 2 * width + p->columns;
+	return sizeof(float) * (size_t)(p->tile * (span + (whole ? 2 : 1) * p->columns + 2) + p->taps * span);
+}
+
+/* Which channel column i of a tile's row is; -1: padding. */
+struct gdn_columns {
+	int width, k_dim, q, k, v, count; /* first channels; columns of v */
+};
+GPU_DEVICE int gdn_channel(const gdn_columns &c, int i)
+{
+	if (i < c.width) return i < c.k_dim ? c.q + i : -1;
+	if (i < 2 * c.width) return i - c.width < c.k_dim ? c.k + i - c.width : -1;
+	return i - 2 * c.width < c.count ? c.v + i - 2 * c.width : -1;
+}
 
 /* A sequence as a block sees it. */
 template <typename T> struct gdn_rows {
@@ -47,17 +78,15 @@ template <typename T> GPU_TEMPLATE float gdn_input(const gdn_rows<T> &s, const g
 	return s.before ? gpu_widen(s.before[(int64_t)(t + p.taps - 1) * s.channels + channel]) : 0.0f;
 }
 
-/* Rows [first, first + n) of channels [channel, channel + count), convolved, to out [n][width]; columns from count on become 0. All threads. */
-template <typename T>
-GPU_TEMPLATE void gdn_convolve(float *out, int width, const gdn_rows<T> &s, const gdn_params &p, int first, int n, int channel, int count)
+/* Rows [first, first + n) convolved; padding becomes 0. All threads. */
+template <typename T> GPU_TEMPLATE void gdn_convolve(const gdn_shared &m, const gdn_rows<T> &s, const gdn_params &p, const gdn_columns &columns, int first, int n)
 {
-	for (int i = (int)threadIdx.x; i < n * width; i += (int)blockDim.x) {
-		const int t = i / width, c = i % width;
+	for (int i = (int)threadIdx.x; i < n * m.span; i += (int)blockDim.x) {
+		const int t = i / m.span, c = i % m.span, channel = gdn_channel(columns, c);
 		float sum = 0;
-		if (c < count)
-			for (int tap = 0; tap < p.taps; tap++)
-				sum = gpu_fma(p.conv[(int64_t)tap * s.channels + channel + c], gdn_input(s, p, first + t - (p.taps - 1) + tap, channel + c), sum);
-		out[i] = c < count ? sum / (1.0f + expf(-sum)) : 0.0f;
+		if (channel >= 0)
+			for (int tap = 0; tap < p.taps; tap++) sum = gpu_fma(m.conv[tap * m.span + c], gdn_input(s, p, first + t - (p.taps - 1) + tap, channel), sum);
+		m.qkv[i] = sum / (1.0f + expf(-sum));
 	}
 }
 
@@ -70,21 +99,26 @@ template <typename T> GPU_TEMPLATE void gdn_keep(T *out, const gdn_rows<T> &s, c
 	}
 }
 
-/* Rows of q and of k to length 1 (q: divided by sqrt(k_dim) besides), a wave a row; rates, a thread a row. */
-template <typename T> GPU_TEMPLATE void gdn_norms_and_rates(const gdn_shared &m, const gdn_params &p, int width, const T *ba, int head, int first, int n)
+/* beta and decay of a tile's rows; the last threads, which have the least of the convolution to do. */
+template <typename T> GPU_TEMPLATE void gdn_rates(const gdn_shared &m, const gdn_params &p, const T *ba, int head, int n)
 {
-	const int wave = (int)threadIdx.x / GPU_WARP, lane = (int)threadIdx.x % GPU_WARP, waves = (int)blockDim.x / GPU_WARP;
-	for (int i = wave; i < 2 * n; i += waves) {
-		float *row = (i < n ? m.q : m.k) + (int64_t)(i % n) * width, sum = 0;
-		for (int c = lane; c < width; c += GPU_WARP) sum = gpu_fma(row[c], row[c], sum);
-		const float r = (i < n ? 1.0f / sqrtf((float)p.k_dim) : 1.0f) / sqrtf(gpu_warp_sum(sum) + GDN_L2_EPS);
-		for (int c = lane; c < width; c += GPU_WARP) row[c] *= r;
-	}
-	for (int t = (int)threadIdx.x; t < n; t += (int)blockDim.x) {
-		const T *row = ba + (first + t) * p.ba_stride;
+	for (int t = (int)blockDim.x - 1 - (int)threadIdx.x; t < n; t += (int)blockDim.x) {
+		const T *row = ba + t * p.ba_stride;
 		const float a = gpu_widen(row[p.v_heads + head]) + p.dt_bias[head], soft = fmaxf(a, 0.0f) + log1pf(expf(-fabsf(a)));
 		m.beta[t] = 1.0f / (1.0f + expf(-gpu_widen(row[head])));
 		m.decay[t] = expf(-expf(p.a_log[head]) * soft);
+	}
+}
+
+/* Rows of q and of k to length 1 (q: divided by sqrt(k_dim) besides), a wave a row. */
+GPU_DEVICE void gdn_lengths(const gdn_shared &m, const gdn_params &p, int width, int n)
+{
+	const int wave = (int)threadIdx.x / GPU_WARP, lane = (int)threadIdx.x % GPU_WARP, waves = (int)blockDim.x / GPU_WARP;
+	for (int i = wave; i < 2 * n; i += waves) {
+		float *row = m.qkv + (i % n) * m.span + (i < n ? 0 : width), sum = 0;
+		for (int c = lane; c < width; c += GPU_WARP) sum = gpu_fma(row[c], row[c], sum);
+		const float r = (i < n ? 1.0f / sqrtf((float)p.k_dim) : 1.0f) / sqrtf(gpu_warp_sum(sum) + GDN_L2_EPS);
+		for (int c = lane; c < width; c += GPU_WARP) row[c] *= r;
 	}
 }
 
@@ -109,17 +143,14 @@ template <int PACKS> GPU_TEMPLATE float gdn_row(float s[PACKS][GDN_PACK], const 
 	return o + gpu_shfl_xor(o, 2);
 }
 
-/* norm and gate of a row's head from o in shared memory; a wave. */
-template <typename T> GPU_TEMPLATE void gdn_norm_row(const float *o, const T *z, T *out, const gdn_params &p)
+/* norm and gate of a row's head from o and z in shared memory; a wave. */
+template <typename T> GPU_TEMPLATE void gdn_norm_row(const float *o, const float *z, T *out, const gdn_params &p)
 {
 	const int lane = (int)threadIdx.x % GPU_WARP;
 	float sum = 0;
 	for (int c = lane; c < p.v_dim; c += GPU_WARP) sum = gpu_fma(o[c], o[c], sum);
 	const float r = 1.0f / sqrtf(gpu_warp_sum(sum) / (float)p.v_dim + p.eps);
-	for (int c = lane; c < p.v_dim; c += GPU_WARP) {
-		const float gate = gpu_widen(z[c]);
-		out[c] = gpu_narrow<T>(gate / (1.0f + expf(-gate)) * (o[c] * r * p.norm[c]));
-	}
+	for (int c = lane; c < p.v_dim; c += GPU_WARP) out[c] = gpu_narrow<T>(z[c] / (1.0f + expf(-z[c])) * (o[c] * r * p.norm[c]));
 }
 
 /* A lane's share of column `column` of S: rows part * 4 + 16 j + (0..3). */
@@ -140,51 +171,59 @@ template <int PACKS, bool STORE> GPU_TEMPLATE void gdn_move(float s[PACKS][GDN_P
 }
 
 /* Block (b, h, s): columns [b * columns, ...) of value head h of sequence s; thread: lane part t % 4 of column t / 4. k_dim up to 16 PACKS. WHOLE: the block has
- * all columns and writes what out_proj reads; else o. Shared: gdn_shared. The sink, slot 0, is not written: many padding rows would at once. Bound: a step of
+ * all columns and writes what out_proj reads; else o. Shared: gdn_shared. The sink, slot 0, is not written: many padding rows would at once. The
+ * launch bounds, more threads than run, are what makes ptxas take registers enough. Bound: a step of
  * one row reads and writes S once; with many 7 operations an element of S and row. */
-template <typename T, int PACKS, bool WHOLE> GPU_KERNEL(WHOLE ? GDN_PARTS *GDN_MAX_V : GDN_PARTS *GDN_COLUMNS) gdn_kernel(gdn_params p)
+template <typename T, int PACKS, bool WHOLE> GPU_KERNEL(PACKS > 2 ? GDN_PARTS *GDN_WHOLE_V : 2 * GDN_PARTS *GDN_WHOLE_V) gdn_kernel(gdn_params p)
 {
 	GPU_DYNAMIC_SHARED(dynamic);
 	constexpr int width = PACKS * GDN_PACK * GDN_PARTS;
 	const int seq = (int)blockIdx.z, head = (int)blockIdx.y, k_head = head / (p.v_heads / p.k_heads), begin = (int)blockIdx.x * p.columns;
 	const int columns = p.v_dim - begin < p.columns ? p.v_dim - begin : p.columns, column = (int)threadIdx.x / GDN_PARTS, part = (int)threadIdx.x % GDN_PARTS;
 	const int first = p.row_start[seq], keys = p.k_heads * p.k_dim, value = 2 * keys + head * p.v_dim, read = p.read[seq], write = p.write[seq];
-	gdn_shared m;
-	m.q = (float *)dynamic, m.k = m.q + p.tile * width, m.v = m.k + p.tile * width, m.o = m.v + p.tile * p.columns;
-	m.beta = m.o + p.tile * p.columns, m.decay = m.beta + p.tile;
-	gpu_wait_previous();
-	gpu_start_next();
+	const int at = (head * p.v_dim + begin + column) * p.k_dim;
+	const gdn_shared m = gdn_carve(dynamic, p, width, WHOLE);
+	const gdn_columns where = {width, p.k_dim, k_head * p.k_dim, keys + k_head * p.k_dim, value + begin, columns};
 	const char *old = p.state + (read < 0 ? 0 : read) * p.slot_bytes;
-	char *next = p.state + write * p.slot_bytes;
 	const gdn_rows<T> s = {(const T *)p.qkvz + first * p.stride, read < 0 ? NULL : (const T *)(old + p.inputs_at), p.row_start[seq + 1] - first,
 	                       2 * keys + p.v_heads * p.v_dim};
-	const T *ba = (const T *)p.ba + first * p.ba_stride;
-	T *out = (T *)p.out + first * p.out_stride + head * p.v_dim + begin;
-	const int64_t at = ((int64_t)head * p.v_dim + begin + column) * p.k_dim;
 	float state[PACKS][GDN_PACK] = {};
+	/* What an earlier step left is as old as weights. */
 	if (read >= 0 && column < columns) gdn_move<PACKS, false>(state, (float *)old + at, part, p.k_dim);
+	for (int i = (int)threadIdx.x; i < p.taps * m.span; i += (int)blockDim.x) {
+		const int channel = gdn_channel(where, i % m.span);
+		m.conv[i] = channel < 0 ? 0.0f : p.conv[(int64_t)(i / m.span) * s.channels + channel];
+	}
+	gpu_sync();
+	gpu_wait_previous();
+	gpu_start_next();
 	for (int t0 = 0; t0 < s.rows; t0 += p.tile) {
 		const int n = s.rows - t0 < p.tile ? s.rows - t0 : p.tile;
-		gdn_convolve(m.q, width, s, p, t0, n, k_head * p.k_dim, p.k_dim);
-		gdn_convolve(m.k, width, s, p, t0, n, keys + k_head * p.k_dim, p.k_dim);
-		gdn_convolve(m.v, p.columns, s, p, t0, n, value + begin, columns);
+		gdn_rates(m, p, (const T *)p.ba + (first + t0) * p.ba_stride, head, n);
+		gdn_convolve(m, s, p, where, t0, n);
+		if (WHOLE)
+			for (int i = (int)threadIdx.x; i < n * columns; i += (int)blockDim.x)
+				m.z[i] = gpu_widen(s.qkvz[(t0 + i / columns) * p.stride + s.channels + head * p.v_dim + i % columns]);
 		gpu_sync();
-		gdn_norms_and_rates(m, p, width, ba, head, t0, n);
+		gdn_lengths(m, p, width, n);
 		gpu_sync();
 		for (int t = 0; t < n; t++) {
-			const float v = column < columns ? m.v[t * p.columns + column] : 0.0f;
-			const float o = gdn_row<PACKS>(state, m.q + t * width + part * GDN_PACK, m.k + t * width + part * GDN_PACK, v, m.beta[t], m.decay[t]);
+			const float *row = m.qkv + t * m.span;
+			const float v = column < columns ? row[2 * width + column] : 0.0f;
+			const float o = gdn_row<PACKS>(state, row + part * GDN_PACK, row + width + part * GDN_PACK, v, m.beta[t], m.decay[t]);
 			if (part == 0 && column < columns) m.o[t * p.columns + column] = o;
 		}
 		gpu_sync();
+		T *out = (T *)p.out + (first + t0) * p.out_stride + head * p.v_dim + begin;
 		if (WHOLE)
 			for (int t = (int)threadIdx.x / GPU_WARP; t < n; t += (int)blockDim.x / GPU_WARP)
-				gdn_norm_row<T>(m.o + t * p.columns, s.qkvz + (t0 + t) * p.stride + s.channels + head * p.v_dim, out + (t0 + t) * p.out_stride, p);
+				gdn_norm_row<T>(m.o + t * p.columns, m.z + t * p.columns, out + t * p.out_stride, p);
 		else
 			for (int i = (int)threadIdx.x; i < n * columns; i += (int)blockDim.x)
-				out[(t0 + i / columns) * p.out_stride + i % columns] = gpu_narrow<T>(m.o[i / columns * p.columns + i % columns]);
+				out[i / columns * p.out_stride + i % columns] = gpu_narrow<T>(m.o[i / columns * p.columns + i % columns]);
 	}
 	if (write == 0) return;
+	char *next = p.state + write * p.slot_bytes;
 	if (column < columns) gdn_move<PACKS, true>(state, (float *)next + at, part, p.k_dim);
 	T *inputs = (T *)(next + p.inputs_at);
 	gdn_keep(inputs, s, p, value + begin, columns);
@@ -198,7 +237,7 @@ template <typename T, int PACKS, bool WHOLE> GPU_KERNEL(WHOLE ? GDN_PARTS *GDN_M
 /* Wave: norm and gate of one head of one row, in place. Shared: a head a wave. Bound: out read and written, z read. */
 template <typename T> GPU_KERNEL(GDN_NORM_WAVES * GPU_WARP) gdn_norm_kernel(gdn_params p, int64_t items, int z_at)
 {
-	GPU_SHARED(float, o, GDN_NORM_WAVES * GDN_MAX_V);
+	GPU_SHARED(float, o, 2 * GDN_NORM_WAVES * GDN_MAX_V);
 	gpu_wait_previous();
 	gpu_start_next();
 	const int wave = (int)threadIdx.x / GPU_WARP, lane = (int)threadIdx.x % GPU_WARP;
@@ -207,17 +246,19 @@ template <typename T> GPU_KERNEL(GDN_NORM_WAVES * GPU_WARP) gdn_norm_kernel(gdn_
 	const int64_t row = item / p.v_heads;
 	const int head = (int)(item % p.v_heads);
 	T *out = (T *)p.out + row * p.out_stride + head * p.v_dim;
-	for (int c = lane; c < p.v_dim; c += GPU_WARP) o[wave * GDN_MAX_V + c] = gpu_widen(out[c]);
-	gdn_norm_row<T>(o + wave * GDN_MAX_V, (const T *)p.qkvz + row * p.stride + z_at + head * p.v_dim, out, p);
+	const T *z = (const T *)p.qkvz + row * p.stride + z_at + head * p.v_dim;
+	float *mine = o + 2 * wave * GDN_MAX_V;
+	for (int c = lane; c < p.v_dim; c += GPU_WARP) mine[c] = gpu_widen(out[c]), mine[GDN_MAX_V + c] = gpu_widen(z[c]);
+	gdn_norm_row<T>(mine, mine + GDN_MAX_V, out, p); /* each lane reads what it wrote */
 }
 
 template <typename T, int PACKS> static gpu_error gdn_run(const struct gpu_context *context, gdn_params p, const struct step_rows *rows)
 {
-	const bool whole = rows->max_seq_rows <= 1;
+	const bool whole = rows->max_seq_rows <= 1 && p.v_dim <= GDN_WHOLE_V;
 	p.columns = whole || p.v_dim < GDN_COLUMNS ? p.v_dim : GDN_COLUMNS;
 	p.tile = whole ? 1 : GDN_TILE;
 	const dim3 grid(gpu_blocks(p.v_dim, p.columns), (unsigned)p.v_heads, (unsigned)rows->seqs), block((unsigned)gpu_round_up(GDN_PARTS * p.columns, GPU_WARP));
-	const size_t shared = (size_t)p.tile * (size_t)(2 * PACKS * GDN_PACK * GDN_PARTS + 2 * p.columns + 2) * sizeof(float);
+	const size_t shared = gdn_shared_bytes(&p, PACKS * GDN_PACK * GDN_PARTS, whole);
 	if (whole) return GPU_LAUNCH((gdn_kernel<T, PACKS, true>), grid, block, shared, context->stream, p);
 	gpu_error code = GPU_LAUNCH((gdn_kernel<T, PACKS, false>), grid, block, shared, context->stream, p);
 	const int64_t items = (int64_t)rows->rows * p.v_heads;
@@ -243,8 +284,9 @@ enum status gpu_gdn(struct stream *stream, const struct gdn_args *args, struct e
 	if (l->k_heads < 1 || l->v_heads % l->k_heads || l->conv_kernel < 1 || args->layer < 0 || args->layer >= l->layers)
 		return FAIL(err, BAD_INPUT, "gdn: layer %d of %d, %d key and %d value heads, %d taps: value heads must be a multiple of key heads", args->layer,
 		            l->layers, l->k_heads, l->v_heads, l->conv_kernel);
-	if (l->k_dim < 1 || l->k_dim > GDN_MAX_K || l->v_dim < 1 || l->v_dim > GDN_MAX_V)
-		return FAIL(err, UNSUPPORTED, "gdn: heads of %d and %d; up to %d and %d are supported on this device", l->k_dim, l->v_dim, GDN_MAX_K, GDN_MAX_V);
+	if (l->k_dim < 1 || l->k_dim > GDN_MAX_K || l->v_dim < 1 || l->v_dim > GDN_MAX_V || l->conv_kernel > GDN_GPU_TAPS)
+		return FAIL(err, UNSUPPORTED, "gdn: heads of %d and %d, %d taps; up to %d, %d and %d are supported on this device", l->k_dim, l->v_dim, l->conv_kernel,
+		            GDN_MAX_K, GDN_MAX_V, GDN_GPU_TAPS);
 	TRY(gpu_expect(&args->qkvz, TENSOR_SHARDED, rows, channels + values, "gdn qkvz", err));
 	TRY(gpu_expect(&args->ba, TENSOR_SHARDED, rows, 2 * l->v_heads, "gdn ba", err));
 	TRY(gpu_expect(&args->out, TENSOR_SHARDED, rows, values, "gdn out", err));

@@ -107,7 +107,7 @@ static enum status check_args(const struct moe_args *a, struct error *err)
 
 /* ---- the op */
 
-static void fill(struct moe_problem *p, const struct moe_args *a, const float *logits)
+static void fill(struct moe_problem *p, const struct moe_args *a, float *logits)
 {
 	const struct moe_weights *w = a->weights;
 	const size_t unit = dtype_bytes(a->x.dtype);
@@ -116,7 +116,7 @@ static void fill(struct moe_problem *p, const struct moe_args *a, const float *l
 	p->shared = w->shared_down.n > 0;
 	p->norm_topk = a->norm_topk;
 	p->x = a->x.data, p->x_stride = a->x.row_stride;
-	p->logits = logits;
+	p->logits = logits, p->router = w->router.data;
 	p->gate_up = w->gate_up.data, p->down = w->down.data, p->shared_gate_up = w->shared_gate_up.data, p->shared_down = w->shared_down.data;
 	p->gate_up_step = (int64_t)(w->gate_up_bytes / unit), p->down_step = (int64_t)(w->down_bytes / unit);
 	p->inner = w->down.k, p->shared_inner = p->shared ? w->shared_down.k : 0;
@@ -151,6 +151,7 @@ static bool spans_are_pieces(const struct moe_args *a, struct moe_problem p)
 
 static enum status run_few(const struct gpu_context *context, const struct moe_args *a, struct moe_problem *p, struct error *err)
 {
+	TRY(moe_decode_logits(context, p, err));
 	TRY(moe_decode_up(context, p, err));
 	for (int i = 0; i < spans_of(a); i++) {
 		const struct moe_span span = span_of(a, p, i);
@@ -191,6 +192,8 @@ static enum status run_tiles(struct stream *stream, const struct moe_args *a, st
 	struct moe_problem *p = &m->p;
 	const bool grouped = !context->invariant && moe_grouped_can(context, p) && spans_are_pieces(a, *p);
 	const int tile_rows = tile_rows_for(p, grouped);
+	TRY(gpu_linear(stream, &(struct linear_args){.x = a->x, .weight = &a->weights->router,
+	                                             .y = tensor_view(m->logits, DTYPE_F32, TENSOR_REPLICATED, p->rows, p->experts + p->shared)}, err));
 	TRY(moe_route_launch(context, p, err));
 	TRY(moe_sort_launch(context, p, tile_rows, err));
 	TRY(shared_up(stream, a, m, err));
@@ -225,8 +228,6 @@ enum status gpu_moe(struct stream *stream, const struct moe_args *args, struct e
 	                                .shared_inner = w->shared_down.n ? w->shared_down.k : 0, .leaves = 1};
 	struct moe_memory m = lay_out(args->scratch, &shape);
 	fill(&m.p, args, m.logits);
-	TRY(gpu_linear(stream, &(struct linear_args){.x = args->x, .weight = &w->router,
-	                                             .y = tensor_view(m.logits, DTYPE_F32, TENSOR_REPLICATED, shape.rows, w->router.n)}, err));
 	if (!context->invariant && moe_decode_can(context, &m.p) && spans_are_pieces(args, m.p)) return run_few(context, args, &m.p, err);
 	return run_tiles(stream, args, &m, err);
 }

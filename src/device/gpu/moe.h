@@ -27,7 +27,8 @@ struct moe_problem {
 	bool norm_topk;
 	const void *x;
 	int64_t x_stride;
-	const float *logits; /* [rows][experts + shared] */
+	float *logits;      /* [rows][experts + shared] */
+	const void *router; /* [experts + shared][hidden] */
 	const void *gate_up, *down, *shared_gate_up, *shared_down;
 	int64_t gate_up_step, down_step; /* elements from an expert to the next */
 	int inner, shared_inner;
@@ -74,8 +75,9 @@ extern "C" {
 enum status moe_route_launch(const struct gpu_context *context, const struct moe_problem *p, struct error *err);
 enum status moe_sort_launch(const struct gpu_context *context, const struct moe_problem *p, int tile_rows, struct error *err);
 
-/* ---- moe_decode.cu: few rows, from logits on. up: chosen, weight, act [pair], shared_act; down: y of a span. */
+/* ---- moe_decode.cu: few rows. logits; up: act [pair], shared_act; down: y of a span. Nothing else may come between logits and down. */
 bool moe_decode_can(const struct gpu_context *context, const struct moe_problem *p);
+enum status moe_decode_logits(const struct gpu_context *context, const struct moe_problem *p, struct error *err);
 enum status moe_decode_up(const struct gpu_context *context, const struct moe_problem *p, struct error *err);
 enum status moe_decode_down(const struct gpu_context *context, const struct moe_problem *p, const struct moe_span *span, struct error *err);
 

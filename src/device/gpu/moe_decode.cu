@@ -1,7 +1,9 @@
 /* moe_decode.cu: the experts of one to four rows: every wave reads rows of the matrices that its row chose. Bound by the rate at which those are read.
  *
- * up: a block routes its row for itself, which costs less than a kernel between two launches, and takes some inner columns of one of its experts. down: a wave
- * takes an output and goes through the row's experts one behind the other, without a pause between them.
+ * logits: a block makes one output; its row of the router is on its way before the kernel waits. up: a block routes its row for itself, which costs less than a
+ * kernel between two launches, and takes some inner columns of one of its experts. down: a wave takes an output and goes through the row's experts one behind the
+ * other, without a pause between them. It routes, and asks for its first weights, before it waits for up: logits are older than up, whose blocks let down start
+ * only after they have waited for them.
  */
 #include "device/gpu/moe_device.h"
 
@@ -30,6 +32,29 @@ template <typename T, int ROWS> GPU_TEMPLATE void dot_rows(float acc[ROWS], cons
 	}
 }
 
+/* Block (o, t): output o of row t. Rows of W and x aligned to 16 bytes, hidden a multiple of a piece. */
+template <typename T> GPU_KERNEL(ROUTE_THREADS) moe_decode_logits_kernel(moe_problem p)
+{
+	GPU_SHARED(float, scratch, 32);
+	constexpr int vec = gpu_lanes<T>::count;
+	const int begin = (int)threadIdx.x * vec, row = (int)blockIdx.y;
+	const T *w = (const T *)p.router + (int64_t)blockIdx.x * p.hidden, *x = (const T *)p.x + row * p.x_stride;
+	gpu_vec16 piece;
+	if (begin < p.hidden) piece = *(const gpu_vec16 *)(w + begin);
+	gpu_wait_previous();
+	gpu_start_next();
+	float sum = 0;
+	for (int k = begin; k < p.hidden; k += ROUTE_THREADS * vec) {
+		float a[vec], b[vec];
+		if (k != begin) piece = *(const gpu_vec16 *)(w + k);
+		gpu_widen16<T>(*(const gpu_vec16 *)(x + k), a);
+		gpu_widen16<T>(piece, b);
+		GPU_UNROLL for (int i = 0; i < vec; i++) sum = gpu_fma(a[i], b[i], sum);
+	}
+	sum = gpu_block_sum(sum, scratch);
+	if (threadIdx.x == 0) p.logits[(int64_t)row * (p.experts + p.shared) + blockIdx.x] = sum;
+}
+
 /* Block (b, s): slot s % slots of row s / slots (slots: its experts, then the shared one); wave w: inner columns b * DECODE_WAVES + w, and every
  * gridDim.x * DECODE_WAVES-th after it. Rows of W and x aligned to 16 bytes, hidden a multiple of a piece. Shared: routing, x. */
 template <typename T> GPU_KERNEL(ROUTE_THREADS) moe_decode_up_kernel(moe_problem p)
@@ -39,11 +64,10 @@ template <typename T> GPU_KERNEL(ROUTE_THREADS) moe_decode_up_kernel(moe_problem
 	T *x = (T *)dynamic;
 	const int slots = p.top_k + p.shared, row = (int)blockIdx.y / slots, slot = (int)blockIdx.y % slots, wave = (int)threadIdx.x / GPU_WARP;
 	gpu_wait_previous();
-	gpu_start_next();
+	gpu_start_next(); /* not before: down reads the logits before it waits for this kernel */
 	const gpu_vec16 *from = (const gpu_vec16 *)((const T *)p.x + row * p.x_stride);
 	for (int i = (int)threadIdx.x; i < p.hidden / gpu_lanes<T>::count; i += ROUTE_THREADS) ((gpu_vec16 *)x)[i] = from[i];
 	route_row(p, row, route);
-	if (blockIdx.x == 0 && slot == 0) put_route(p, row, route);
 	const bool shared = slot == p.top_k;
 	const int inner = shared ? p.shared_inner : p.inner;
 	const T *w = shared ? (const T *)p.shared_gate_up : (const T *)p.gate_up + route->chosen[shared ? 0 : slot] * p.gate_up_step;
@@ -65,80 +89,108 @@ template <typename T> struct down_source {
 	int k;
 };
 
-/* The wave's walk over the pieces of one output: (source, k0 of this lane). */
+/* The wave's walk over the pieces of its outputs, source after source. */
 struct down_walk {
-	int source, k0;
+	int output, source, k0; /* k0: this lane's */
 };
-template <typename T> GPU_TEMPLATE void down_step(down_walk &at, const down_source<T> *source, int lane_k0)
+/* True when the output is complete; the same for all lanes. */
+template <typename T> GPU_TEMPLATE bool down_step(down_walk &at, const down_source<T> *source, int sources, int lane_k0, int stride)
 {
 	at.k0 += GPU_WARP * gpu_lanes<T>::count;
-	if (at.k0 - lane_k0 >= source[at.source].k) at.source++, at.k0 = lane_k0; /* the same for all lanes */
+	if (at.k0 - lane_k0 < source[at.source].k) return false;
+	at.k0 = lane_k0;
+	if (++at.source < sources) return false;
+	at.source = 0;
+	at.output += stride;
+	return true;
 }
 
-template <typename T> GPU_TEMPLATE float down_output(const down_source<T> *source, int sources, int output)
+template <typename T>
+GPU_TEMPLATE void down_load(gpu_vec16 piece[DOWN_DEPTH], down_walk &at, const down_source<T> *source, int sources, int outputs, int lane_k0, int stride)
 {
-	constexpr int vec = gpu_lanes<T>::count;
-	const int lane_k0 = (int)threadIdx.x % GPU_WARP * vec;
-	down_walk load = {0, lane_k0}, use = load;
-	float acc = 0;
-	while (use.source < sources) {
-		gpu_vec16 piece[DOWN_DEPTH];
-		GPU_UNROLL for (int d = 0; d < DOWN_DEPTH; d++) {
-			if (load.source < sources) {
-				const down_source<T> &s = source[load.source];
-				if (load.k0 < s.k) piece[d] = gpu_load16_stream(s.w + output * s.stride + load.k0);
-				down_step<T>(load, source, lane_k0);
-			}
-		}
-		GPU_UNROLL for (int d = 0; d < DOWN_DEPTH; d++) {
-			if (use.source < sources) {
-				const down_source<T> &s = source[use.source];
-				if (use.k0 < s.k) {
-					float a[vec], b[vec], dot = 0;
-					gpu_widen16<T>(*(const gpu_vec16 *)(s.act + use.k0), a);
-					gpu_widen16<T>(piece[d], b);
-					GPU_UNROLL for (int i = 0; i < vec; i++) dot = gpu_fma(a[i], b[i], dot);
-					acc = gpu_fma(s.weight, dot, acc);
-				}
-				down_step<T>(use, source, lane_k0);
-			}
+	GPU_UNROLL for (int d = 0; d < DOWN_DEPTH; d++) {
+		if (at.output < outputs) {
+			const down_source<T> &s = source[at.source];
+			if (at.k0 < s.k) piece[d] = gpu_load16_stream(s.w + at.output * s.stride + at.k0);
+			down_step<T>(at, source, sources, lane_k0, stride);
 		}
 	}
-	return gpu_warp_sum(acc);
 }
 
-/* Block (b, t): row t; wave w: outputs b * DECODE_WAVES + w, and every gridDim.x * DECODE_WAVES-th. The span's columns begin and end with a piece of 16 bytes.
- * Shared: sources, act of the row's experts. */
-template <typename T, typename Y> GPU_KERNEL(ROUTE_THREADS) moe_decode_down_kernel(moe_problem p, moe_span span)
+template <typename T> GPU_TEMPLATE float down_dot(const down_source<T> &s, int k0, gpu_vec16 piece)
 {
-	GPU_DYNAMIC_SHARED(dynamic);
-	GPU_SHARED(down_source<T>, source, MOE_MAX_TOP_K + 1);
 	constexpr int vec = gpu_lanes<T>::count;
-	T *act = (T *)dynamic;
-	const int row = (int)blockIdx.y, sources = p.top_k + p.shared, wave = (int)threadIdx.x / GPU_WARP;
-	gpu_wait_previous();
-	gpu_start_next();
-	if ((int)threadIdx.x < sources) {
-		const int i = (int)threadIdx.x;
-		down_source<T> s;
-		s.weight = p.weight[row * (p.top_k + 1) + i];
-		s.k = i < p.top_k ? span.k : span.shared_k;
-		s.act = act + i * span.k;
-		s.stride = i < p.top_k ? p.inner : p.shared_inner;
-		s.w = i < p.top_k ? (const T *)p.down + p.chosen[row * p.top_k + i] * p.down_step + span.k0 : (const T *)p.shared_down + span.shared_k0;
-		source[i] = s;
-	}
+	float a[vec], b[vec], dot = 0;
+	gpu_widen16<T>(*(const gpu_vec16 *)(s.act + k0), a);
+	gpu_widen16<T>(piece, b);
+	GPU_UNROLL for (int i = 0; i < vec; i++) dot = gpu_fma(a[i], b[i], dot);
+	return dot;
+}
+
+/* The row's sources, from its route. */
+template <typename T> GPU_TEMPLATE void down_sources(const moe_problem &p, const moe_span &span, const moe_route *route, T *act, down_source<T> *source)
+{
+	const int i = (int)threadIdx.x;
+	if (i >= p.top_k + p.shared) return;
+	down_source<T> s;
+	s.weight = route->weight[i];
+	s.k = i < p.top_k ? span.k : span.shared_k;
+	s.act = act + i * span.k;
+	s.stride = i < p.top_k ? p.inner : p.shared_inner;
+	s.w = i < p.top_k ? (const T *)p.down + route->chosen[i] * p.down_step + span.k0 : (const T *)p.shared_down + span.shared_k0;
+	source[i] = s;
+}
+
+/* act of the row's experts, and of the shared one behind them, to shared memory. */
+template <typename T> GPU_TEMPLATE void down_stage(const moe_problem &p, const moe_span &span, int row, T *act)
+{
+	constexpr int vec = gpu_lanes<T>::count;
 	for (int i = (int)threadIdx.x * vec; i < p.top_k * span.k; i += ROUTE_THREADS * vec) {
 		const int slot = i / span.k;
 		*(gpu_vec16 *)(act + i) = *(const gpu_vec16 *)((const T *)p.act + (int64_t)(row * p.top_k + slot) * p.inner + span.k0 + i - slot * span.k);
 	}
 	for (int i = (int)threadIdx.x * vec; p.shared && i < span.shared_k; i += ROUTE_THREADS * vec)
 		*(gpu_vec16 *)(act + p.top_k * span.k + i) = *(const gpu_vec16 *)((const T *)p.shared_act + (int64_t)row * p.shared_inner + span.shared_k0 + i);
+}
+
+/* Block (b, t): row t; wave w: outputs b * DECODE_WAVES + w, and every gridDim.x * DECODE_WAVES-th. The span's columns begin and end with a piece of 16 bytes.
+ * Shared: routing, sources, act of the row's experts. */
+template <typename T, typename Y> GPU_KERNEL(ROUTE_THREADS) moe_decode_down_kernel(moe_problem p, moe_span span)
+{
+	GPU_DYNAMIC_SHARED(dynamic);
+	GPU_SHARED(moe_route, route, 1);
+	GPU_SHARED(down_source<T>, source, MOE_MAX_TOP_K + 1);
+	T *act = (T *)dynamic;
+	const int row = (int)blockIdx.y, sources = p.top_k + p.shared, lane = (int)threadIdx.x % GPU_WARP, lane_k0 = lane * gpu_lanes<T>::count;
+	const int stride = (int)gridDim.x * DECODE_WAVES;
+	down_walk use = {(int)blockIdx.x * DECODE_WAVES + (int)threadIdx.x / GPU_WARP, 0, lane_k0}, load = use;
+	gpu_vec16 piece[DOWN_DEPTH], next[DOWN_DEPTH];
+	route_row(p, row, route);
+	down_sources<T>(p, span, route, act, source);
 	gpu_sync();
-	for (int j = (int)blockIdx.x * DECODE_WAVES + wave; j < p.hidden; j += (int)gridDim.x * DECODE_WAVES) {
-		Y *y = (Y *)p.y + row * p.y_stride + j;
-		const float before = p.accumulate ? gpu_widen(*y) : 0, sum = down_output<T>(source, sources, j);
-		if (threadIdx.x % GPU_WARP == 0) *y = gpu_narrow<Y>(before + sum);
+	down_load<T>(piece, load, source, sources, p.hidden, lane_k0, stride);
+	gpu_wait_previous();
+	gpu_start_next();
+	down_stage<T>(p, span, row, act);
+	gpu_sync();
+	Y *y = (Y *)p.y + row * p.y_stride;
+	float acc = 0, before = p.accumulate && use.output < p.hidden ? gpu_widen(y[use.output]) : 0;
+	while (use.output < p.hidden) {
+		down_load<T>(next, load, source, sources, p.hidden, lane_k0, stride);
+		GPU_UNROLL for (int d = 0; d < DOWN_DEPTH; d++) {
+			if (use.output < p.hidden) {
+				const down_source<T> &s = source[use.source];
+				const int output = use.output;
+				if (use.k0 < s.k) acc = gpu_fma(s.weight, down_dot<T>(s, use.k0, piece[d]), acc);
+				if (down_step<T>(use, source, sources, lane_k0, stride)) {
+					acc = gpu_warp_sum(acc);
+					if (lane == 0) y[output] = gpu_narrow<Y>(before + acc);
+					acc = 0;
+					before = p.accumulate && use.output < p.hidden ? gpu_widen(y[use.output]) : 0;
+				}
+			}
+		}
+		GPU_UNROLL for (int d = 0; d < DOWN_DEPTH; d++) piece[d] = next[d];
 	}
 }
 
@@ -147,7 +199,7 @@ template <typename T, typename Y> GPU_KERNEL(ROUTE_THREADS) moe_decode_down_kern
 bool moe_decode_can(const struct gpu_context *context, const struct moe_problem *p)
 {
 	const int piece = 16 / (int)dtype_bytes(p->type);
-	const uintptr_t pointers = (uintptr_t)p->x | (uintptr_t)p->gate_up | (uintptr_t)p->down | (uintptr_t)p->shared_gate_up | (uintptr_t)p->shared_down;
+	const uintptr_t pointers = (uintptr_t)p->x | (uintptr_t)p->router | (uintptr_t)p->gate_up | (uintptr_t)p->down | (uintptr_t)p->shared_gate_up | (uintptr_t)p->shared_down;
 	const size_t act = ((size_t)p->top_k * (size_t)p->inner + (size_t)p->shared_inner) * dtype_bytes(p->type), x = (size_t)p->hidden * dtype_bytes(p->type);
 	return p->rows <= MOE_DECODE_ROWS && pointers % 16 == 0 && p->x_stride % piece == 0 && p->hidden % piece == 0 && p->inner % piece == 0 &&
 	       p->shared_inner % piece == 0 && (act > x ? act : x) + 8192 <= context->props.max_shared;
@@ -178,6 +230,17 @@ template <typename T, typename Y> static gpu_error down_run(const struct gpu_con
 	if (code != GPU_OK) return code;
 	return GPU_LAUNCH((moe_decode_down_kernel<T, Y>), dim3(blocks_for(context, p.hidden, p.rows), (unsigned)p.rows), dim3(ROUTE_THREADS), shared, context->stream, p,
 	                  span);
+}
+
+template <typename T> static gpu_error logits_run(const struct gpu_context *context, const moe_problem &p)
+{
+	return GPU_LAUNCH(moe_decode_logits_kernel<T>, dim3((unsigned)(p.experts + p.shared), (unsigned)p.rows), dim3(ROUTE_THREADS), 0, context->stream, p);
+}
+
+enum status moe_decode_logits(const struct gpu_context *context, const struct moe_problem *p, struct error *err)
+{
+	gpu_error code = p->type == DTYPE_F32 ? logits_run<float>(context, *p) : p->type == DTYPE_F16 ? logits_run<f16>(context, *p) : logits_run<bf16>(context, *p);
+	return gpu_check(code, "launch of moe_decode_logits", err);
 }
 
 enum status moe_decode_up(const struct gpu_context *context, const struct moe_problem *p, struct error *err)

@@ -29,6 +29,15 @@ GPU_DEVICE float block_max(float v, float *scratch)
 	return max;
 }
 
+/* How many of the experts first, first + step, ... go before e. */
+GPU_DEVICE int rank_among(const float *p, int experts, int e, int first, int step)
+{
+	const float mine = p[e];
+	int rank = 0;
+	for (int other = first; other < experts; other += step) rank += p[other] > mine || (p[other] == mine && other < e);
+	return rank;
+}
+
 /* Softmax over all experts; an expert is chosen if fewer than top_k are likelier, or as likely and before it. All ROUTE_THREADS threads; the result is
  * there when it returns. */
 GPU_DEVICE void route_row(const moe_problem &p, int row, moe_route *r)
@@ -52,13 +61,16 @@ GPU_DEVICE void route_row(const moe_problem &p, int row, moe_route *r)
 		if (e < p.experts) r->p[e] = v[i] == v[i] ? v[i] : 0;
 	}
 	gpu_sync();
-	GPU_UNROLL for (int i = 0; i < MOE_MAX_EXPERTS / ROUTE_THREADS; i++) {
-		const int e = (int)threadIdx.x + i * ROUTE_THREADS;
-		if (e >= p.experts) break;
-		const float mine = r->p[e];
-		int rank = 0;
-		for (int other = 0; other < p.experts; other++) rank += r->p[other] > mine || (r->p[other] == mine && other < e);
-		if (rank < p.top_k) r->by_rank[rank] = e, r->p_by_rank[rank] = v[i];
+	if (2 * p.experts <= ROUTE_THREADS) { /* two threads an expert: even and odd others */
+		const int e = (int)threadIdx.x / 2, half = (int)threadIdx.x % 2;
+		int rank = e < p.experts ? rank_among(r->p, p.experts, e, half, 2) : 0;
+		rank += gpu_shfl_xor(rank, 1);
+		if (half == 0 && e < p.experts && rank < p.top_k) r->by_rank[rank] = e, r->p_by_rank[rank] = sum == sum ? r->p[e] : sum;
+	} else {
+		GPU_UNROLL for (int i = 0; i < MOE_MAX_EXPERTS / ROUTE_THREADS; i++) {
+			const int e = (int)threadIdx.x + i * ROUTE_THREADS, rank = e < p.experts ? rank_among(r->p, p.experts, e, 0, 1) : p.top_k;
+			if (rank < p.top_k) r->by_rank[rank] = e, r->p_by_rank[rank] = v[i];
+		}
 	}
 	gpu_sync();
 	if ((int)threadIdx.x < p.top_k) {

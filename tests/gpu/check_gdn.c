@@ -1,0 +1,270 @@
+/* check_gdn.c: the gated delta net and the output gate against doubles: steps of one row and of many, with and without a state before them, the state checked by
+ * what later steps make of it. u is 2^-24, U the unit of the result's type.
+ *
+ * Bound: out is a norm, so an error of o counts by its share of o's length, about sqrt(k_dim) times its share of S; sums over k_dim and over the rows that have not
+ * decayed: 4000 u of the gain silu(z) norm. What is kept in T costs more: the inputs of a convolution are exact, results of steps with many rows are rounded to T
+ * before their norm: 3 U.
+ */
+#include <math.h>
+#include <string.h>
+
+#include "gpu/harness.h"
+
+#define MAX_SEQS 3
+#define MAX_STEPS 4
+static const double u = 0x1.01p-24;
+
+struct net {
+	int k_heads, v_heads, k_dim, v_dim, taps, seqs;
+	int step[MAX_STEPS][MAX_SEQS]; /* rows of each sequence in each step; a sequence without a row is not in it */
+};
+
+static int channels_of(const struct net *n)
+{
+	return 2 * n->k_heads * n->k_dim + n->v_heads * n->v_dim;
+}
+
+static int values_of(const struct net *n)
+{
+	return n->v_heads * n->v_dim;
+}
+
+/* The inputs of all rows of a case and what they must give; host memory of the case. */
+struct text {
+	int length[MAX_SEQS], first[MAX_SEQS]; /* rows of a sequence, and its first among all */
+	char *qkvz, *ba;                       /* [rows] of T, as the device reads them */
+	double *want, *scale;                  /* [rows][values] */
+};
+
+struct weights {
+	float *conv, *a_log, *dt, *norm; /* host */
+	const float *d_conv, *d_a_log, *d_dt, *d_norm;
+};
+
+static double sigmoid(double x)
+{
+	return 1 / (1 + exp(-x));
+}
+
+static struct weights make_weights(struct gpu_check *c, const struct net *n)
+{
+	struct weights w;
+	size_t taps = (size_t)(n->taps * channels_of(n)) * 4, heads = (size_t)n->v_heads * 4;
+	w.conv = gpu_filled(c, DTYPE_F32, taps / 4, 11);
+	w.a_log = gpu_filled(c, DTYPE_F32, heads / 4, 12);
+	w.dt = gpu_filled(c, DTYPE_F32, heads / 4, 13);
+	w.norm = gpu_filled(c, DTYPE_F32, (size_t)n->v_dim, 14);
+	w.d_conv = gpu_put(c, w.conv, taps), w.d_a_log = gpu_put(c, w.a_log, heads), w.d_dt = gpu_put(c, w.dt, heads);
+	w.d_norm = gpu_put(c, w.norm, (size_t)n->v_dim * 4);
+	return w;
+}
+
+/* One value head of one row from the convolved, normed x. */
+static void oracle_head(const struct net *n, const struct weights *w, const double *x, double *m, double b, double a, int h, double *o)
+{
+	const int keys = n->k_heads * n->k_dim, k_head = h / (n->v_heads / n->k_heads);
+	const double *q = x + k_head * n->k_dim, *k = q + keys, *v = x + 2 * keys + h * n->v_dim;
+	double decay = exp(-exp((double)w->a_log[h]) * log1p(exp(a + (double)w->dt[h])));
+	for (int j = 0; j < n->v_dim; j++) {
+		double found = 0;
+		o[j] = 0;
+		for (int i = 0; i < n->k_dim; i++) found += (m[i * n->v_dim + j] *= decay) * k[i];
+		for (int i = 0; i < n->k_dim; i++) o[j] += (m[i * n->v_dim + j] += k[i] * sigmoid(b) * (v[j] - found)) * q[i];
+	}
+}
+
+static void oracle(struct gpu_check *c, const struct net *n, const struct weights *w, struct text *text, int seq)
+{
+	const int channels = channels_of(n), values = values_of(n), cols = channels + values;
+	double *x = gpu_host(c, (size_t)channels * 8), *s = gpu_host(c, (size_t)(n->v_heads * n->k_dim * n->v_dim) * 8);
+	for (int t = 0; t < text->length[seq]; t++) {
+		const size_t row = (size_t)(text->first[seq] + t);
+		for (int i = 0; i < channels; i++) {
+			x[i] = 0;
+			for (int j = 0; j < n->taps && j <= t; j++)
+				x[i] += (double)w->conv[(n->taps - 1 - j) * channels + i] * element(text->qkvz, c->dtype, (row - (size_t)j) * (size_t)cols + (size_t)i);
+			x[i] *= sigmoid(x[i]);
+		}
+		for (int h = 0; h < 2 * n->k_heads; h++) { /* q heads, then k heads */
+			double sum = (double)GDN_L2_EPS;
+			for (int i = 0; i < n->k_dim; i++) sum += x[h * n->k_dim + i] * x[h * n->k_dim + i];
+			for (int i = 0; i < n->k_dim; i++) x[h * n->k_dim + i] /= sqrt(sum * (h < n->k_heads ? n->k_dim : 1));
+		}
+		for (int h = 0; h < n->v_heads; h++) {
+			double *o = text->want + row * (size_t)values + (size_t)(h * n->v_dim), square = 0;
+			oracle_head(n, w, x, s + (size_t)h * (size_t)(n->k_dim * n->v_dim), element(text->ba, c->dtype, row * 2 * (size_t)n->v_heads + (size_t)h),
+			            element(text->ba, c->dtype, (row * 2 + 1) * (size_t)n->v_heads + (size_t)h), h, o);
+			for (int j = 0; j < n->v_dim; j++) square += o[j] * o[j];
+			for (int j = 0; j < n->v_dim; j++) {
+				double z = element(text->qkvz, c->dtype, row * (size_t)cols + (size_t)(channels + h * n->v_dim + j)), gain = (double)w->norm[j] * z * sigmoid(z);
+				o[j] *= gain / sqrt(square / n->v_dim + 1e-6);
+				text->scale[row * (size_t)values + (size_t)(h * n->v_dim + j)] = fabs(gain) + fabs(o[j]);
+			}
+		}
+	}
+}
+
+static struct text make_text(struct gpu_check *c, const struct net *n, const struct weights *w)
+{
+	struct text text = {0};
+	int rows = 0, cols = channels_of(n) + values_of(n);
+	for (int s = 0; s < n->seqs; s++) {
+		text.first[s] = rows;
+		for (int i = 0; i < MAX_STEPS; i++) text.length[s] += n->step[i][s];
+		rows += text.length[s];
+	}
+	text.qkvz = gpu_filled(c, c->dtype, (size_t)rows * (size_t)cols, 1);
+	text.ba = gpu_filled(c, c->dtype, (size_t)rows * 2 * (size_t)n->v_heads, 2);
+	text.want = gpu_host(c, (size_t)rows * (size_t)values_of(n) * 8);
+	text.scale = gpu_host(c, (size_t)rows * (size_t)values_of(n) * 8);
+	for (int s = 0; s < n->seqs; s++) oracle(c, n, w, &text, s);
+	return text;
+}
+
+/* One step: its rows are gathered out of the text, what they give is compared. */
+static void run_step(struct gpu_check *c, const struct net *n, const struct weights *w, const struct text *text, const struct gdn_cache *cache, const int *step,
+                     int *done, int *slot)
+{
+	const int cols = channels_of(n) + values_of(n), values = values_of(n);
+	const size_t line = (size_t)cols * dtype_bytes(c->dtype), ba_line = 2 * (size_t)n->v_heads * dtype_bytes(c->dtype);
+	int32_t start[MAX_SEQS + 1] = {0}, read[MAX_SEQS], write[MAX_SEQS];
+	int rows = 0, seqs = 0, most = 0;
+	for (int s = 0; s < n->seqs; s++) rows += step[s];
+	char *qkvz = gpu_host(c, (size_t)rows * line), *ba = gpu_host(c, (size_t)rows * ba_line);
+	double *want = gpu_host(c, (size_t)rows * (size_t)values * 8), *scale = gpu_host(c, (size_t)rows * (size_t)values * 8);
+	for (int s = 0; s < n->seqs; s++) {
+		const size_t from = (size_t)(text->first[s] + done[s]), count = (size_t)step[s], to = (size_t)start[seqs];
+		if (!count) continue;
+		memcpy(qkvz + to * line, text->qkvz + from * line, count * line);
+		memcpy(ba + to * ba_line, text->ba + from * ba_line, count * ba_line);
+		memcpy(want + to * (size_t)values, text->want + from * (size_t)values, count * (size_t)values * 8);
+		memcpy(scale + to * (size_t)values, text->scale + from * (size_t)values, count * (size_t)values * 8);
+		read[seqs] = slot[s];
+		write[seqs] = slot[s] = slot[s] == 1 + 2 * s ? 2 + 2 * s : 1 + 2 * s;
+		start[seqs + 1] = start[seqs] + step[s];
+		seqs++;
+		done[s] += step[s];
+		if (step[s] > most) most = step[s];
+	}
+	struct step_rows sr = {.rows = rows, .seqs = seqs, .row_start = gpu_put(c, start, sizeof start), .state_read = gpu_put(c, read, sizeof read),
+	                       .state_write = gpu_put(c, write, sizeof write), .max_seq_rows = most};
+	struct tensor out = gpu_output(c, c->dtype, TENSOR_SHARDED, rows, values, values + 8);
+	GPU_RUN(c, gdn, {.qkvz = tensor_view(gpu_put(c, qkvz, (size_t)rows * line), c->dtype, TENSOR_SHARDED, rows, cols),
+	                 .ba = tensor_view(gpu_put(c, ba, (size_t)rows * ba_line), c->dtype, TENSOR_SHARDED, rows, 2 * n->v_heads), .conv = w->d_conv,
+	                 .a_log = w->d_a_log, .dt_bias = w->d_dt, .norm = w->d_norm, .eps = 1e-6f, .cache = cache, .layer = 1, .rows = &sr, .out = out});
+	gpu_compare(c, most > 1 ? "out of many rows" : "out of one row", &out, want, scale, 4000 * u + 3 * gpu_unit(c->dtype), gpu_tiny(c->dtype));
+}
+
+static void net_case(struct gpu_check *c, enum dtype dtype, const struct net *n)
+{
+	gpu_case(c, dtype, FILL_RANDOM, "heads %d/%d of %d, %d, %d taps, first step %d, %d, %d", n->k_heads, n->v_heads, n->k_dim, n->v_dim, n->taps,
+	         n->step[0][0], n->step[0][1], n->step[0][2]);
+	struct weights w = make_weights(c, n);
+	struct text text = make_text(c, n, &w);
+	struct gdn_cache cache = {.layout = {.layers = 2, .slots = 2 * MAX_SEQS + 1, .k_heads = n->k_heads, .v_heads = n->v_heads, .k_dim = n->k_dim,
+	                                     .v_dim = n->v_dim, .conv_kernel = n->taps, .dtype = dtype}};
+	cache.data = gpu_room(c, gdn_cache_bytes(&cache.layout)); /* NaN where nobody has written */
+	int done[MAX_SEQS] = {0}, slot[MAX_SEQS];
+	for (int s = 0; s < MAX_SEQS; s++) slot[s] = -1;
+	for (int i = 0; i < MAX_STEPS; i++) {
+		int rows = 0;
+		for (int s = 0; s < n->seqs; s++) rows += n->step[i][s];
+		if (rows) run_step(c, n, &w, &text, &cache, n->step[i], done, slot);
+	}
+	gpu_case_end(c);
+}
+
+void gpu_check_gdn(struct gpu_check *c)
+{
+	static const struct net nets[] = {
+		{1, 1, 1, 1, 1, 1, {{1}, {1}}},
+		{2, 4, 8, 12, 4, 2, {{1, 5}, {1, 1}, {34, 1}, {1, 1}}},
+		{1, 3, 20, 33, 3, 3, {{2, 1, 0}, {1, 1, 1}, {1, 1, 1}, {0, 3, 1}}},
+		{1, 2, 33, 16, 2, 1, {{1}, {1}, {3}}},
+		{1, 3, 128, 128, 4, 2, {{40, 1}, {1, 1}, {1, 2}, {1, 1}}},
+		{2, 2, 64, 70, 5, 1, {{65}, {1}, {1}}},
+	};
+	for (int i = 0; i < (int)(sizeof nets / sizeof *nets); i++)
+		for (enum dtype dtype = 0; dtype < DTYPE_PLAIN_COUNT; dtype++) net_case(c, dtype, &nets[i]);
+	gpu_case(c, DTYPE_F32, FILL_RANDOM, "heads that are too wide");
+	struct gdn_cache wide = {.layout = {.layers = 2, .slots = 1, .k_heads = 1, .v_heads = 1, .k_dim = 256, .v_dim = 8, .conv_kernel = 4, .dtype = DTYPE_F32}};
+	struct step_rows none = {0};
+	GPU_REFUSED(c, gdn, UNSUPPORTED, {.cache = &wide, .rows = &none});
+	c->compared++;
+	gpu_case_end(c);
+}
+
+/* --- gate */
+
+static void gate_case(struct gpu_check *c, enum dtype dtype, int rows, int cols)
+{
+	gpu_case(c, dtype, FILL_RANDOM, "[%d,%d]", rows, cols);
+	void *x_host, *gate_host;
+	struct tensor x = gpu_input(c, dtype, TENSOR_SHARDED, rows, cols, cols + 3, 1, &x_host), gate = gpu_input(c, dtype, TENSOR_SHARDED, rows, cols, cols + 1, 2, &gate_host);
+	double *want = gpu_host(c, (size_t)rows * (size_t)cols * 8);
+	for (int t = 0; t < rows; t++)
+		for (int i = 0; i < cols; i++)
+			want[t * cols + i] = element(x_host, dtype, (size_t)(t * (cols + 3) + i)) * sigmoid(element(gate_host, dtype, (size_t)(t * (cols + 1) + i)));
+	GPU_RUN(c, gate, {.x = x, .gate = gate});
+	gpu_compare(c, "x", &x, want, NULL, 8 * u + gpu_unit(dtype), gpu_tiny(dtype));
+	gpu_case_end(c);
+}
+
+void gpu_check_gate(struct gpu_check *c)
+{
+	for (enum dtype dtype = 0; dtype < DTYPE_PLAIN_COUNT; dtype++) {
+		gate_case(c, dtype, 1, 1);
+		gate_case(c, dtype, 3, 300);
+		gate_case(c, dtype, 17, 512);
+	}
+}
+
+/* --- bench: a layer of the 27B model on one GPU and on one of two, states larger than the cache */
+
+struct gdn_bench {
+	struct gdn_args args;
+	struct step_rows rows;
+	int layers;
+};
+
+static void bench_one(struct gpu_check *c, void *context, int i)
+{
+	struct gdn_bench *b = context;
+	struct gdn_args args = b->args;
+	args.layer = i % b->layers;
+	gpu_ok(c, OP(c->stream, gdn, &args, &c->err));
+}
+
+static void bench_net(struct gpu_check *c, int world, int seqs, int rows_each)
+{
+	const struct net n = {.k_heads = 16 / world, .v_heads = 48 / world, .k_dim = 128, .v_dim = 128, .taps = 4};
+	const int rows = seqs * rows_each, cols = channels_of(&n) + values_of(&n);
+	gpu_case(c, DTYPE_BF16, FILL_RANDOM, "gdn of 27B, 1 of %d: %d x %d rows", world, seqs, rows_each);
+	struct gdn_bench b = {.layers = seqs > 8 ? 4 : 48};
+	struct gdn_cache cache = {.layout = {.layers = b.layers, .slots = 2 * seqs + 1, .k_heads = n.k_heads, .v_heads = n.v_heads, .k_dim = 128, .v_dim = 128,
+	                                     .conv_kernel = 4, .dtype = DTYPE_BF16}};
+	int32_t *start = gpu_host(c, (size_t)(seqs + 1) * 4), *read = gpu_host(c, (size_t)seqs * 4), *write = gpu_host(c, (size_t)seqs * 4);
+	for (int s = 0; s < seqs; s++) start[s + 1] = (s + 1) * rows_each, read[s] = 1 + 2 * s, write[s] = 2 + 2 * s;
+	cache.data = gpu_random_room(c, DTYPE_F32, gdn_cache_bytes(&cache.layout) / 4, 0.1f);
+	b.rows = (struct step_rows){.rows = rows, .seqs = seqs, .row_start = gpu_put(c, start, (size_t)(seqs + 1) * 4), .state_read = gpu_put(c, read, (size_t)seqs * 4),
+	                               .state_write = gpu_put(c, write, (size_t)seqs * 4), .max_seq_rows = rows_each};
+	b.args = (struct gdn_args){
+		.qkvz = tensor_view(gpu_random_room(c, DTYPE_BF16, (size_t)rows * (size_t)cols, 1), DTYPE_BF16, TENSOR_SHARDED, rows, cols),
+		.ba = tensor_view(gpu_random_room(c, DTYPE_BF16, (size_t)rows * 2 * (size_t)n.v_heads, 1), DTYPE_BF16, TENSOR_SHARDED, rows, 2 * n.v_heads),
+		.conv = gpu_random_room(c, DTYPE_F32, (size_t)(4 * channels_of(&n)), 0.5f), .a_log = gpu_random_room(c, DTYPE_F32, 64, 1),
+		.dt_bias = gpu_random_room(c, DTYPE_F32, 64, 1), .norm = gpu_random_room(c, DTYPE_F32, 128, 1), .eps = 1e-6f, .cache = &cache, .rows = &b.rows,
+		.out = gpu_output(c, DTYPE_BF16, TENSOR_SHARDED, rows, values_of(&n), values_of(&n))};
+	double seconds = gpu_bench(c, bench_one, &b, rows_each > 1 ? 2 : 48);
+	gpu_bench_report(c, seconds, seqs * 8.0 * n.v_heads * 128 * 128 + rows * 2.0 * (cols + values_of(&n)), rows * 7.0 * n.v_heads * 128 * 128);
+	gpu_case_end(c);
+}
+
+void gpu_bench_gdn(struct gpu_check *c)
+{
+	for (int world = 1; world <= 2; world++) {
+		bench_net(c, world, 1, 1);
+		bench_net(c, world, 16, 1);
+		bench_net(c, world, 64, 1);
+		bench_net(c, world, 1, 2048);
+	}
+}
