@@ -91,7 +91,7 @@ static void expect_planted(const struct result_problem *p, bool eager)
 		assert_int_equal(c->timing.pairs > 0, timed); /* what is wrong is never timed */
 	}
 	assert_true(p->candidate[PLANTED_FAST].timing.speedup >= 1.5);
-	assert_false(p->candidate[PLANTED_NAN].check.error.max <= INFINITY); /* the last value is the one that is none: it sticks */
+	assert_false(p->candidate[PLANTED_NAN].check.error.max <= INFINITY); /* the first value is no number: it sticks */
 	assert_false(p->candidate[PLANTED_NAN].check.error.l2 <= INFINITY);
 	assert_true(p->candidate[PLANTED_FAST].check.same_bits);
 	assert_string_equal(p->candidate[PLANTED_FAST].check.hash, p->candidate[0].check.hash);
