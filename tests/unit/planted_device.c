@@ -64,7 +64,7 @@ static enum status compute(struct stream *stream, const struct linear_args *a, e
 	TRY(cpu->ops.linear(stream, a, err));
 	if (how == PLANTED_PART) *last = kept;
 	if (how == PLANTED_SPILL) last[1] = 1;
-	if (how == PLANTED_NAN) *last = f32_from_bits(0x7fc00000);
+	if (how == PLANTED_NAN) *value(a, 0, 0) = f32_from_bits(0x7fc00000);
 	if (how == PLANTED_RACY) *last = f32_from_bits(f32_to_bits(*last) ^ (flips++ & 1));
 	for (int64_t r = 0; how == PLANTED_WRONG && r < a->y.rows; r++)
 		for (int64_t c = 0; c < a->y.cols; c++) *value(a, r, c) *= 1.02f;

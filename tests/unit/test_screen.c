@@ -1,5 +1,6 @@
 /* The prescreen's measuring: planted candidates that are each wrong in one way and must be rejected for that; what is stopped and gone on with; statistics of
  * pairs; problems of a model; the file. */
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -71,7 +72,7 @@ static const struct {
 	{PLANTED_SPILL, OUTCOME_REJECT, REASON_OUTSIDE, "4 places outside"},
 	{PLANTED_RACY, OUTCOME_REJECT, REASON_UNREPEATABLE, "different bits"},
 	{PLANTED_WRONG, OUTCOME_REJECT, REASON_WRONG, "relative L2 0.02 >"},
-	{PLANTED_NAN, OUTCOME_REJECT, REASON_WRONG, "nan"},
+	{PLANTED_NAN, OUTCOME_REJECT, REASON_WRONG, "relative L2 nan"},
 };
 
 static void expect_planted(const struct result_problem *p, bool eager)
@@ -90,6 +91,8 @@ static void expect_planted(const struct result_problem *p, bool eager)
 		assert_int_equal(c->timing.pairs > 0, timed); /* what is wrong is never timed */
 	}
 	assert_true(p->candidate[PLANTED_FAST].timing.speedup >= 1.5);
+	assert_false(p->candidate[PLANTED_NAN].check.error.max <= INFINITY); /* the first value is no number: it sticks */
+	assert_false(p->candidate[PLANTED_NAN].check.error.l2 <= INFINITY);
 	assert_true(p->candidate[PLANTED_FAST].check.same_bits);
 	assert_string_equal(p->candidate[PLANTED_FAST].check.hash, p->candidate[0].check.hash);
 }
