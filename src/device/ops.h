@@ -54,7 +54,8 @@ struct kv_cache {
 };
 
 /* State of the gated delta net of one rank, in slots: one slot holds all GDN layers of one sequence at one length. A layer's part is the
- * last conv_kernel - 1 inputs of its convolution, oldest first, and S of each value head. Slot 0 is the sink of padding rows. */
+ * last conv_kernel - 1 inputs of its convolution, oldest first, and S of each value head, in the back end's own order of rows and columns. Slot 0 is
+ * the sink of padding rows. */
 struct gdn_layout {
 	int layers, slots;           /* slots: the sink included */
 	int k_heads, v_heads;        /* local; value head h uses key head h / (v_heads / k_heads) */
@@ -73,7 +74,7 @@ static inline int gdn_channels(const struct gdn_layout *l)
 	return 2 * l->k_heads * l->k_dim + l->v_heads * l->v_dim;
 }
 #define GDN_ALIGN ((size_t)256)
-/* Bytes of S [v_heads][k_dim][v_dim] of one layer in a slot, and of the inputs [conv_kernel - 1][channels] behind it. */
+/* Bytes of all S, k_dim x v_dim each, of one layer in a slot, and of the inputs [conv_kernel - 1][channels] behind it. */
 static inline size_t gdn_s_bytes(const struct gdn_layout *l)
 {
 	return ((size_t)l->v_heads * (size_t)l->k_dim * (size_t)l->v_dim * sizeof(float) + GDN_ALIGN - 1) / GDN_ALIGN * GDN_ALIGN;
@@ -330,7 +331,7 @@ struct moe_shape {
  * router's logits over all experts; the largest are chosen, of equal ones the lower index; norm_topk: divided by their sum. As a row-parallel linear:
  * y partial [spans][T][H] with a split, or accumulated. */
 struct moe_args {
-	struct tensor x; /* [T,H] replicated */
+	struct norm_input in; /* in.h is the experts' input; not done: only where device_ops.moe_norms */
 	const struct moe_weights *weights;
 	int top_k;
 	bool norm_topk;
