@@ -155,7 +155,7 @@ static enum status embedding(struct rank *rank, struct hidden *s, struct error *
 static bool enters_attention_fused(const struct rank *rank, int layer)
 {
 	const struct model_config *c = &rank->model->config;
-	return FUSED(attention_in, &rank->weights.layers[layer].qkv) && !c->attn_output_gate && !c->two_ropes;
+	return FUSED(attention_in, &rank->weights.layers[layer].qkv) && !c->two_ropes;
 }
 static bool enters_mlp_fused(const struct rank *rank, int layer)
 {
