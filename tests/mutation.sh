@@ -232,8 +232,10 @@ kv=src/engine/kv.c scheduler=src/engine/scheduler.c
 mutant shared_block_not_counted $kv '	hold(pool, twin);' ''
 mutant held_block_can_be_evicted $kv 'if (pool->blocks[b].refs++ == 0) unlink_idle(pool, b);' 'pool->blocks[b].refs++;'
 mutant evicted_block_still_found $kv '		unindex_block(pool, b);' ''
-mutant block_evicted_before_its_follower $kv 'while (s->blocks > keep) let_go(pool, table_of(pool, seq)[--s->blocks]);' \
-	'for (int i = keep; i < s->blocks; i++) let_go(pool, table_of(pool, seq)[i]); if (s->blocks > keep) s->blocks = keep;'
+mutant block_evicted_before_its_follower $kv '	while (s->blocks > keep) {
+		int32_t b = table_of(pool, seq)[--s->blocks];' '	for (int i = keep, n = s->blocks; i < n; i++) {
+		int32_t b = table_of(pool, seq)[i];
+		s->blocks = keep;'
 mutant half_full_block_cached $kv 'full < s->length / pool->options.block_tokens' 'full < blocks_for(pool, s->length)'
 mutant reservation_kept_after_failure $kv '	give_back(pool, seq, blocks_for(pool, s->length));' ''
 mutant last_token_not_computed $scheduler 'q->scored - 1 : q->count - 1;' 'q->scored - 1 : q->count;'
@@ -262,9 +264,17 @@ mutant state_lost_with_the_failed_step $kv '	kv_states_let_go(&pool->states, s->
 mutant hit_without_its_state $kv '		if (pool->options.states && !pool->blocks[before].state) continue;' ''
 mutant state_of_the_block_before $kv 'pool->blocks[table[s->blocks - 1]].state' 'pool->blocks[table[s->blocks > 1 ? s->blocks - 2 : 0]].state'
 mutant shared_state_not_counted $kv '		kv_states_hold(&pool->states, state);' ''
-mutant snapshot_outlives_its_block $kv '	drop_snapshot(pool, b);
-}' '}'
+mutant snapshot_outlives_its_block $kv '	pool->blocks[b].cached = false;
+	drop_snapshot(pool, b);' '	pool->blocks[b].cached = false;'
 mutant snapshot_given_away_while_read $states 'if (slot > 0 && states->slots[slot].refs++ == 0) unlink_idle(states, slot);' 'if (slot > 0) states->slots[slot].refs++;'
+
+mutant window_one_token_short $kv 'int from = length + 1 - pool->options.window_tokens;' 'int from = length + 1 + pool->options.block_tokens - pool->options.window_tokens;'
+mutant window_of_a_failed_step_kept $kv '		if (pool->options.windows && s->blocks >= s->window_from) kv_windows_unwant(&pool->windows, b, pool->blocks[b].cached);' ''
+mutant hit_without_its_window $kv '		if (window_from(pool, n * pool->options.block_tokens) < gap) continue;' ''
+mutant window_block_of_the_evicted_kept $kv '	kv_windows_drop(&pool->windows, b);
+}' '}'
+mutant adopted_window_not_wanted $kv '	for (int i = from > held ? from : held; i < s->blocks; i++) kv_windows_want(&pool->windows, table[i]);' ''
+mutant twin_without_a_window $kv '	} else if (pool->options.windows) kv_windows_move(&pool->windows, own, twin);' '	}'
 
 tests="tests/unit/test_scheduler.c" arguments=""
 mutant chunk_runs_past_the_parting $scheduler '	want_snapshot(s, q, q->known_blocks, &at);' ''

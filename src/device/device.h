@@ -150,6 +150,7 @@ struct device_ops {
 
 	size_t (*kv_bytes)(const struct kv_layout *layout);
 	size_t (*moe_scratch_bytes)(const struct device *device, const struct moe_shape *shape); /* NULL where ops.moe is */
+	bool moe_norms; /* ops.moe makes the norm of its input, where that is not done */
 
 	/* Variants of a linear (variant.h); NULL entries: there is one way only. variants: those that this back end's dispatch can be told to take for the key,
 	 * the first of them "default"; returns how many, at most `max`. Being listed does not mean that it is legal, right or fast for the key. */

@@ -331,7 +331,7 @@ struct moe_shape {
  * router's logits over all experts; the largest are chosen, of equal ones the lower index; norm_topk: divided by their sum. As a row-parallel linear:
  * y partial [spans][T][H] with a split, or accumulated. */
 struct moe_args {
-	struct tensor x; /* [T,H] replicated */
+	struct norm_input in; /* in.h is the experts' input; not done: only where device_ops.moe_norms */
 	const struct moe_weights *weights;
 	int top_k;
 	bool norm_topk;

@@ -277,15 +277,19 @@ static enum status moe_block(struct rank *rank, int layer, struct hidden *s, str
 	const struct model_config *c = &rank->model->config;
 	const struct layer_weights *w = &rank->weights.layers[layer];
 	struct tensor partial;
-	TRY(norm(rank, s, w->post_norm, err));
+	if (!rank->stream->vt->moe_norms) {
+		TRY(norm(rank, s, w->post_norm, err));
+		s->normed = true;
+	}
+	const struct norm_input in = {.x = s->x, .weight = w->post_norm, .eps = c->rms_eps, .h = s->h, .done = s->normed};
 	if (rank->adds) {
-		RUN(moe, {.x = s->h, .weights = &w->moe.op, .top_k = c->moe.experts_per_token, .norm_topk = c->moe.norm_topk, .y = s->x, .accumulate = true,
+		RUN(moe, {.in = in, .weights = &w->moe.op, .top_k = c->moe.experts_per_token, .norm_topk = c->moe.norm_topk, .y = s->x, .accumulate = true,
 		          .scratch = rank->buffers.moe});
 		s->normed = false;
 		return STATUS_OK;
 	}
 	TRY(COMM(rank->comm, partial, s->x.rows, &partial, err));
-	RUN(moe, {.x = s->h, .weights = &w->moe.op, .top_k = c->moe.experts_per_token, .norm_topk = c->moe.norm_topk, .split = &rank->comm->split,
+	RUN(moe, {.in = in, .weights = &w->moe.op, .top_k = c->moe.experts_per_token, .norm_topk = c->moe.norm_topk, .split = &rank->comm->split,
 	          .y = partial, .scratch = rank->buffers.moe});
 	return reduce(rank, partial, NULL, s, layer + 1 < c->layers ? w[1].input_norm : NULL, err);
 }

@@ -44,7 +44,7 @@ static void count(struct tally *t, double value, double reference)
 	double diff = fabs(value - reference);
 	t->diff2 += diff * diff;
 	t->ref2 += reference * reference;
-	if (!(diff <= t->most_diff)) t->most_diff = diff; /* NaN sticks */
+	if (!isnan(t->most_diff) && !(diff <= t->most_diff)) t->most_diff = diff; /* NaN sticks */
 	if (fabs(reference) > t->most) t->most = fabs(reference);
 	t->values++;
 }

@@ -84,7 +84,6 @@ void test_weight_free(struct test_weight *t);
 OP_LIST(X)
 X(exp)
 OP_FAMILY_LIST(X)
-X(moe)
 #undef X
 
 /* --- bench */

@@ -228,9 +228,9 @@ static void run_case(struct check *c, const struct moe_case *mc, enum fill fill)
 			if (fill == FILL_RANDOM || fill == FILL_ZERO) compare_bound(c, "y", row, exact, bound, hidden);
 		}
 	reference_bits(c, want, floats);
-	struct moe_args args = {.x = tensor_view(x.data, DTYPE_F32, TENSOR_REPLICATED, mc->rows, mc->hidden), .weights = &m.w, .top_k = mc->top_k,
+	struct moe_args args = {.in = {.h = tensor_view(x.data, DTYPE_F32, TENSOR_REPLICATED, mc->rows, mc->hidden), .done = true}, .weights = &m.w, .top_k = mc->top_k,
 	                        .norm_topk = mc->norm_topk, .split = &split, .y = tensor_view(y.data, DTYPE_F32, TENSOR_PARTIAL, mc->rows, mc->hidden)};
-	args.x.row_stride = x_stride, args.y.row_stride = y_stride, args.y.slots = split.spans, args.y.slot_stride = (int64_t)slot;
+	args.in.h.row_stride = x_stride, args.y.row_stride = y_stride, args.y.slots = split.spans, args.y.slot_stride = (int64_t)slot;
 	for (int i = 0; i < c->variants; i++) {
 		const struct runner *v = &c->variant[i];
 		struct error err = {0};
@@ -259,7 +259,7 @@ static void refuse(struct check *c, const char *what, enum status want, void (*s
 	struct moe_shape shape = shape_of(&mc);
 	float x[32] = {0}, y[32];
 	void *scratch = malloc(v->device->vt->moe_scratch_bytes(v->device, &shape));
-	struct moe_args args = {.x = tensor_view(x, DTYPE_F32, TENSOR_REPLICATED, 2, 16), .weights = &m.w, .top_k = 2, .split = &split,
+	struct moe_args args = {.in = {.h = tensor_view(x, DTYPE_F32, TENSOR_REPLICATED, 2, 16), .done = true}, .weights = &m.w, .top_k = 2, .split = &split,
 	                        .y = tensor_view(y, DTYPE_F32, TENSOR_PARTIAL, 2, 16), .scratch = scratch};
 	struct error err = {0};
 	spoil(&args, &m.w);
@@ -272,7 +272,7 @@ static void refuse(struct check *c, const char *what, enum status want, void (*s
 
 static void too_many(struct moe_args *a, struct moe_weights *w) { (void)w, a->top_k = 5; }
 static void summed(struct moe_args *a, struct moe_weights *w) { (void)w, a->y.dist = TENSOR_REPLICATED; }
-static void sharded(struct moe_args *a, struct moe_weights *w) { (void)w, a->x.dist = TENSOR_SHARDED; }
+static void sharded(struct moe_args *a, struct moe_weights *w) { (void)w, a->in.h.dist = TENSOR_SHARDED; }
 static void no_gate(struct moe_args *a, struct moe_weights *w) { (void)a, w->router.n = 4; }
 static void mixed(struct moe_args *a, struct moe_weights *w) { (void)a, w->down.dtype = DTYPE_F16; }
 static void narrow(struct moe_args *a, struct moe_weights *w) { (void)a, w->gate_up.n = 8; }

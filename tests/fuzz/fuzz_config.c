@@ -14,12 +14,12 @@ static void check(bool ok)
 	if (!ok) abort();
 }
 
-static void check_rope(const struct model_config *config)
+static void check_rope(const struct model_config *config, bool local)
 {
 	struct rope_table table;
 	static const int64_t positions[] = {0, 1, 4095, 1 << 30};
 	float row[ROPE_MAX_DIM];
-	if (rope_init(&table, config, NULL) != STATUS_OK) return;
+	if ((local ? rope_init_local : rope_init)(&table, config, NULL) != STATUS_OK) return;
 	for (size_t p = 0; p < sizeof positions / sizeof *positions; p++) {
 		rope_row(&table, positions[p], row);
 		for (int i = 0; i < table.rotary_dim; i++) check(isfinite(row[i]));
@@ -66,7 +66,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		return 0;
 	}
 	check(!strchr(config.cannot_run, '\n') && !strchr(config.model_type, '\n'));
-	check_rope(&config);
+	check_rope(&config, false);
+	if (config.two_ropes) check_rope(&config, true);
 	check_shards(&config);
 	check_plan(&config);
 	return 0;

@@ -58,6 +58,16 @@ def small_models(folder):
     same("qwen2", *models.write(folder, "qwen2", "qwen2", {"": Type.Q4_1, "attn_k": Type.F16}, biases=("attn_q", "attn_k", "attn_v")))
     same("qwen3", *models.write(folder, "qwen3", "qwen3", {"": Type.Q5_K, "output": Type.Q6_K}))
 
+    def gemma(w):
+        w.add_sliding_window(8)
+        w.add_uint32(f"{w.arch}.attention.sliding_window_pattern", 2)
+        w.add_float32(f"{w.arch}.final_logit_softcapping", 3.0)
+        if w.arch == "gemma2":
+            w.add_float32("gemma2.attn_logit_softcapping", 2.0)
+    for name, more in (("gemma3", {"model_type": "gemma3_text", "sliding_window_pattern": 2}), ("gemma2", {"attn_logit_softcapping": 2.0})):
+        config = more | {"sliding_window": 8, "query_pre_attn_scalar": models.HEAD_DIM, "final_logit_softcapping": 3.0}
+        same(name, *models.write(folder, name, name, {"": Type.Q5_0, "attn_v": Type.Q8_0, "ffn_down": Type.Q6_K}, tied=True, config=config, metadata=gemma))
+
     def scaling(kind):
         def add(w):
             w.add_rope_scaling_type(kind)

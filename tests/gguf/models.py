@@ -19,11 +19,12 @@ LAYER = {
     "ffn_gate": "mlp.gate_proj", "ffn_up": "mlp.up_proj", "ffn_down": "mlp.down_proj",
     "attn_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm", "attn_q_norm": "self_attn.q_norm", "attn_k_norm": "self_attn.k_norm",
 }
+GEMMA = {"post_attention_norm": "post_attention_layernorm", "ffn_norm": "pre_feedforward_layernorm", "post_ffw_norm": "post_feedforward_layernorm"}
 OUTER = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
 SHAPES = {
     "attn_q": (HEADS * HEAD_DIM, HIDDEN), "attn_k": (KV_HEADS * HEAD_DIM, HIDDEN), "attn_v": (KV_HEADS * HEAD_DIM, HIDDEN),
     "attn_output": (HIDDEN, HEADS * HEAD_DIM), "ffn_gate": (INNER, HIDDEN), "ffn_up": (INNER, HIDDEN), "ffn_down": (HIDDEN, INNER),
-    "attn_norm": (HIDDEN,), "ffn_norm": (HIDDEN,), "attn_q_norm": (HEAD_DIM,), "attn_k_norm": (HEAD_DIM,),
+    "attn_norm": (HIDDEN,), "ffn_norm": (HIDDEN,), "post_attention_norm": (HIDDEN,), "post_ffw_norm": (HIDDEN,), "attn_q_norm": (HEAD_DIM,), "attn_k_norm": (HEAD_DIM,),
     "token_embd": (VOCAB, HIDDEN), "output_norm": (HIDDEN,), "output": (VOCAB, HIDDEN),
 }
 
@@ -68,14 +69,19 @@ def write_safetensors(path, tensors):
     path.write_bytes(struct.pack("<Q", len(text)) + text + data)
 
 
+def layer_names(architecture):
+    """GGUF name -> checkpoint name of what a layer has."""
+    normed = architecture in ("qwen3", "gemma3")
+    plain = {key: name for key, name in LAYER.items() if normed or not key.endswith(("q_norm", "k_norm"))}
+    return plain | (GEMMA if architecture.startswith("gemma") else {})
+
+
 def names(architecture, tied, biases):
     out = [("token_embd.weight", "token_embd", -1), ("output_norm.weight", "output_norm", -1)]
     if not tied:
         out.append(("output.weight", "output", -1))
     for layer in range(LAYERS):
-        for key in LAYER:
-            if key.endswith(("q_norm", "k_norm")) and architecture != "qwen3":
-                continue
+        for key in layer_names(architecture):
             out.append((f"blk.{layer}.{key}.weight", key, layer))
             if key in biases:
                 out.append((f"blk.{layer}.{key}.bias", key, layer))
@@ -112,7 +118,9 @@ def write(folder, name, architecture, types, tied=False, biases=(), config=None,
         w.add_tensor(full, stored, raw_dtype=kind)
         if architecture == "llama" and key in ("attn_q", "attn_k"):
             values = half_split(values, HEADS if key == "attn_q" else KV_HEADS)
-        hf = OUTER[key] if layer < 0 else f"model.layers.{layer}.{LAYER[key]}"
+        if architecture.startswith("gemma") and key.endswith("norm"):
+            values = values - np.float32(1)                       # the converter adds it; exact between 1/2 and 2
+        hf = OUTER[key] if layer < 0 else f"model.layers.{layer}.{layer_names(architecture)[key]}"
         tensors[hf + (".bias" if bias else ".weight")] = values
     w.write_header_to_file()
     w.write_kv_data_to_file()

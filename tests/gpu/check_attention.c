@@ -295,7 +295,7 @@ static void check_variants(struct gpu_check *c, const struct shape *s)
 	c->ops->attention_ran(c->stream, &ran);
 	if (count > 2 && !strcmp(ran.kernel, list[count - 1].kernel) && !strcmp(ran.mode, list[count - 1].mode)) gpu_fail(c, "what is preferred for other rows ran");
 	static const struct variant bad[] = {{.kernel = "flash"}, {.kernel = "decode", .mode = "2"}, {.kernel = "decode", .mode = "99 splits"},
-	                                     {.kernel = "default", .mode = "2 splits"}};
+	                                     {.kernel = "default", .mode = "2 splits"}, {.kernel = "tile", .mode = "2 splits"}};
 	for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
 		gpu_refused(c, STATUS_BAD_INPUT, c->ops->attention_prefer(c->stream, &(struct attention_preference){key, 1, 1, bad[i]}, 1, &c->err));
 	gpu_ok(c, c->ops->attention_prefer(c->stream, NULL, 0, &c->err));

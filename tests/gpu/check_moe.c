@@ -178,7 +178,7 @@ static void moe_case(struct gpu_check *c, enum dtype dtype, struct moe_case s)
 		y = gpu_output(c, y_type, TENSOR_PARTIAL, s.rows * slots, s.hidden, s.hidden + s.pad);
 		y.rows = s.rows, y.slots = slots, y.slot_stride = (int64_t)s.rows * y.row_stride;
 	}
-	GPU_RUN(c, moe, {.x = o.x, .weights = &o.w, .top_k = s.top_k, .norm_topk = s.norm_topk, .split = s.leaves ? &split : NULL, .y = y,
+	GPU_RUN(c, moe, {.in = {.h = o.x, .done = true}, .weights = &o.w, .top_k = s.top_k, .norm_topk = s.norm_topk, .split = s.leaves ? &split : NULL, .y = y,
 	                 .accumulate = s.accumulate, .scratch = o.scratch});
 	double *want = gpu_host(c, cells * sizeof *want), *bound = gpu_host(c, cells * sizeof *bound);
 	for (int i = 0; i < slots; i++) {
@@ -220,7 +220,7 @@ static void run_world(struct gpu_check *c, const struct operands *o, const struc
 		cut(c, o, s, r, world, &local);
 		struct tensor y = gpu_output(c, DTYPE_F32, TENSOR_PARTIAL, s->rows * split.spans, s->hidden, s->hidden);
 		y.rows = s->rows, y.slots = split.spans, y.slot_stride = (int64_t)cells;
-		GPU_RUN(c, moe, {.x = o->x, .weights = &local.w, .top_k = s->top_k, .norm_topk = s->norm_topk, .split = &split, .y = y, .scratch = o->scratch});
+		GPU_RUN(c, moe, {.in = {.h = o->x, .done = true}, .weights = &local.w, .top_k = s->top_k, .norm_topk = s->norm_topk, .split = &split, .y = y, .scratch = o->scratch});
 		gpu_get(c, parts + (size_t)count * cells, y.data, (size_t)split.spans * cells * sizeof *parts);
 		for (int i = 0; i < split.spans; i++) items[count++] = split.span[i];
 	}
@@ -262,6 +262,35 @@ static void invariant_case(struct gpu_check *c, enum dtype dtype, struct moe_cas
 	gpu_case_end(c);
 }
 
+/* The norm made by the op against the norm made before it: h within an ulp of its type, y of inputs that close. */
+static void norm_case(struct gpu_check *c, enum dtype dtype, struct moe_case s)
+{
+	gpu_case(c, dtype, FILL_RANDOM, "norm T=%d H=%d %d of %d x %d", s.rows, s.hidden, s.top_k, s.experts, s.inner);
+	struct operands o = make(c, &s);
+	const int pad = s.hidden + 4;
+	struct tensor x = gpu_input(c, DTYPE_F32, TENSOR_REPLICATED, s.rows, s.hidden, pad, 21, NULL);
+	const float *weight = gpu_put(c, gpu_filled(c, DTYPE_F32, (size_t)s.hidden, 22), (size_t)s.hidden * sizeof(float));
+	struct tensor h = gpu_output(c, dtype, TENSOR_REPLICATED, s.rows, s.hidden, s.hidden + 8), first = gpu_output(c, dtype, TENSOR_REPLICATED, s.rows, s.hidden, s.hidden + 8);
+	struct tensor y = gpu_output(c, DTYPE_F32, TENSOR_PARTIAL, s.rows, s.hidden, s.hidden), want = gpu_output(c, DTYPE_F32, TENSOR_PARTIAL, s.rows, s.hidden, s.hidden);
+	struct sum_split split = {.tree_leaves = 1, .leaves = 1, .spans = 1, .span = {{0, 1}}};
+	GPU_RUN(c, rms_norm, {.x = x, .weight = weight, .eps = 1e-5f, .out = first});
+	GPU_RUN(c, moe, {.in = {.h = first, .done = true}, .weights = &o.w, .top_k = s.top_k, .split = &split, .y = want, .scratch = o.scratch});
+	GPU_RUN(c, moe, {.in = {.x = x, .weight = weight, .eps = 1e-5f, .h = h}, .weights = &o.w, .top_k = s.top_k, .split = &split, .y = y, .scratch = o.scratch});
+	const size_t cells = (size_t)s.rows * (size_t)s.hidden;
+	double *values = gpu_host(c, cells * sizeof *values), *scale = gpu_host(c, cells * sizeof *scale);
+	float *host = gpu_host(c, cells * sizeof *host), largest = 0;
+	gpu_get(c, host, want.data, cells * sizeof *host);
+	for (size_t i = 0; i < cells; i++) largest = fmaxf(largest, fabsf(host[i]));
+	for (size_t i = 0; i < cells; i++) values[i] = host[i], scale[i] = largest;
+	gpu_compare(c, "y", &y, values, scale, dtype == DTYPE_F32 ? 1e-5 : 0.02, 0);
+	char *rows = gpu_host(c, (size_t)s.rows * (size_t)(s.hidden + 8) * dtype_bytes(dtype));
+	gpu_get(c, rows, first.data, ((size_t)(s.rows - 1) * (size_t)(s.hidden + 8) + (size_t)s.hidden) * dtype_bytes(dtype));
+	for (int t = 0; t < s.rows; t++)
+		for (int i = 0; i < s.hidden; i++) values[(size_t)t * (size_t)s.hidden + (size_t)i] = element(rows, dtype, (size_t)t * (size_t)(s.hidden + 8) + (size_t)i);
+	gpu_compare(c, "h", &h, values, NULL, 2 * gpu_unit(dtype) + 4e-7, gpu_tiny(dtype));
+	gpu_case_end(c);
+}
+
 static void refusals(struct gpu_check *c)
 {
 	gpu_case(c, DTYPE_BF16, FILL_RANDOM, "moe refusals");
@@ -272,11 +301,11 @@ static void refusals(struct gpu_check *c)
 	struct moe_weights no_gate = o.w, wide = o.w;
 	no_gate.router.n = 4;
 	wide.down.dtype = DTYPE_F32;
-	GPU_REFUSED(c, moe, UNSUPPORTED, {.x = o.x, .weights = &o.w, .top_k = 5, .y = y, .accumulate = true, .scratch = o.scratch});
-	GPU_REFUSED(c, moe, UNSUPPORTED, {.x = o.x, .weights = &o.w, .top_k = 2, .y = y, .scratch = o.scratch});
-	GPU_REFUSED(c, moe, BAD_INPUT, {.x = o.x, .weights = &o.w, .top_k = 2, .y = partial, .accumulate = true, .scratch = o.scratch});
-	GPU_REFUSED(c, moe, BAD_INPUT, {.x = o.x, .weights = &no_gate, .top_k = 2, .y = y, .accumulate = true, .scratch = o.scratch});
-	GPU_REFUSED(c, moe, UNSUPPORTED, {.x = o.x, .weights = &wide, .top_k = 2, .y = y, .accumulate = true, .scratch = o.scratch});
+	GPU_REFUSED(c, moe, UNSUPPORTED, {.in = {.h = o.x, .done = true}, .weights = &o.w, .top_k = 5, .y = y, .accumulate = true, .scratch = o.scratch});
+	GPU_REFUSED(c, moe, UNSUPPORTED, {.in = {.h = o.x, .done = true}, .weights = &o.w, .top_k = 2, .y = y, .scratch = o.scratch});
+	GPU_REFUSED(c, moe, BAD_INPUT, {.in = {.h = o.x, .done = true}, .weights = &o.w, .top_k = 2, .y = partial, .accumulate = true, .scratch = o.scratch});
+	GPU_REFUSED(c, moe, BAD_INPUT, {.in = {.h = o.x, .done = true}, .weights = &no_gate, .top_k = 2, .y = y, .accumulate = true, .scratch = o.scratch});
+	GPU_REFUSED(c, moe, UNSUPPORTED, {.in = {.h = o.x, .done = true}, .weights = &wide, .top_k = 2, .y = y, .accumulate = true, .scratch = o.scratch});
 	gpu_case_end(c);
 }
 
@@ -291,6 +320,9 @@ void gpu_check_moe(struct gpu_check *c)
 		moe_case(c, dtype, (struct moe_case){.rows = 7, .hidden = 72, .experts = 9, .top_k = 2, .inner = 48, .leaves = 3, .norm_topk = true});
 		moe_case(c, dtype, (struct moe_case){.rows = 70, .hidden = 64, .experts = 3, .top_k = 2, .inner = 72, .shared = 40, .leaves = 1, .norm_topk = true, .pad = 8});
 		moe_case(c, dtype, (struct moe_case){.rows = 40, .hidden = 136, .experts = 4, .top_k = 2, .inner = 88, .leaves = 1, .wide_y = true, .ties = true});
+		norm_case(c, dtype, (struct moe_case){.rows = 2, .hidden = 264, .experts = 12, .top_k = 3, .inner = 40});
+		norm_case(c, dtype, (struct moe_case){.rows = 1, .hidden = 4096, .experts = 6, .top_k = 2, .inner = 8});
+		norm_case(c, dtype, (struct moe_case){.rows = 9, .hidden = 72, .experts = 5, .top_k = 2, .inner = 16});
 		if (!c->quick) {
 			moe_case(c, dtype, (struct moe_case){.rows = 24, .hidden = 512, .experts = 64, .top_k = 8, .inner = 192, .shared = 128, .accumulate = true});
 			moe_case(c, dtype, (struct moe_case){.rows = 160, .hidden = 320, .experts = 4, .top_k = 3, .inner = 200, .leaves = 1, .norm_topk = true});
@@ -317,7 +349,7 @@ static void bench_one(struct gpu_check *c, void *context, int i)
 	struct bench *b = context;
 	struct tensor x = b->o.x;
 	x.data = b->x + (size_t)(i % b->choices) * (size_t)b->s.rows * (size_t)b->s.hidden * 2;
-	GPU_RUN(c, moe, {.x = x, .weights = &b->o.w, .top_k = b->s.top_k, .norm_topk = true, .y = b->y, .accumulate = true, .scratch = b->o.scratch});
+	GPU_RUN(c, moe, {.in = {.h = x, .done = true}, .weights = &b->o.w, .top_k = b->s.top_k, .norm_topk = true, .y = b->y, .accumulate = true, .scratch = b->o.scratch});
 }
 
 static void bench_rows(struct gpu_check *c, int rows, int world)

@@ -37,10 +37,18 @@ struct graph {
 static struct graph *recording;
 static enum planted way; /* what the stream prefers */
 static bool dead;
+static uint64_t virtual_ns; /* what recorded calls took: the machine may be busy, their times are not */
+
+struct planted_event {
+	struct event base;
+	uint64_t ns;
+};
 static unsigned flips;
 
-static void wait_us(unsigned us)
+static void spend_us(unsigned us)
 {
+	virtual_ns += us * 1000u;
+	if (!planted.eager) return;
 	uint64_t end = clock_ns() + us * 1000u;
 	while (clock_ns() < end) {
 	}
@@ -60,11 +68,11 @@ static enum status compute(struct stream *stream, const struct linear_args *a, e
 		dead = planted.dies;
 		return FAIL(err, DEVICE_FAULT, "launch of illegal: invalid configuration");
 	}
-	wait_us(how == PLANTED_FAST || how >= PLANTED_PART ? FAST_US : SLOW_US);
+	spend_us(how == PLANTED_FAST || how >= PLANTED_PART ? FAST_US : SLOW_US);
 	TRY(cpu->ops.linear(stream, a, err));
 	if (how == PLANTED_PART) *last = kept;
 	if (how == PLANTED_SPILL) last[1] = 1;
-	if (how == PLANTED_NAN) *last = f32_from_bits(0x7fc00000);
+	if (how == PLANTED_NAN) *value(a, 0, 0) = f32_from_bits(0x7fc00000);
 	if (how == PLANTED_RACY) *last = f32_from_bits(f32_to_bits(*last) ^ (flips++ & 1));
 	for (int64_t r = 0; how == PLANTED_WRONG && r < a->y.rows; r++)
 		for (int64_t c = 0; c < a->y.cols; c++) *value(a, r, c) *= 1.02f;
@@ -149,9 +157,38 @@ static enum status planted_launch(struct graph *graph, struct stream *stream, st
 	for (int i = 0; i < graph->calls; i++) {
 		struct call *c = &graph->call[i];
 		if (c->linear.split) c->linear.split = &c->split;
+		virtual_ns += c->attention ? 1000 : 0;
 		TRY(c->attention ? cpu->ops.attention(stream, &c->attend, err) : compute(stream, &c->linear, c->way, err));
 	}
 	return STATUS_OK;
+}
+
+static enum status planted_event(struct device *device, struct event **out, struct error *err)
+{
+	struct planted_event *event = calloc(1, sizeof *event);
+	*out = &event->base;
+	if (!event) return FAIL(err, NO_MEMORY, "event: no memory");
+	event->base.vt = device->vt;
+	return STATUS_OK;
+}
+
+static enum status planted_event_record(struct event *event, struct stream *stream, struct error *err)
+{
+	(void)stream, (void)err;
+	((struct planted_event *)event)->ns = virtual_ns;
+	return STATUS_OK;
+}
+
+static enum status planted_elapsed(const struct event *from, const struct event *to, float *ms, struct error *err)
+{
+	(void)err;
+	*ms = (float)((double)(((const struct planted_event *)to)->ns - ((const struct planted_event *)from)->ns) / 1e6);
+	return STATUS_OK;
+}
+
+static void planted_event_destroy(struct event *event)
+{
+	free(event);
 }
 
 static void planted_destroy(struct graph *graph)
@@ -187,6 +224,10 @@ const struct device_ops *planted_ops(struct planted_state state)
 	table.linear_prefer = planted_prefer;
 	table.linear_ran = planted_ran;
 	if (state.eager) return &table;
+	table.event_create_timed = planted_event;
+	table.event_record = planted_event_record;
+	table.event_elapsed_ms = planted_elapsed;
+	table.event_destroy = planted_event_destroy;
 	table.graph_begin = planted_begin;
 	table.graph_end = planted_end;
 	table.graph_launch = planted_launch;

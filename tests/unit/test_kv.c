@@ -571,6 +571,78 @@ static void test_random_snapshots_stay_sound(void **state)
 	for (int r = 0; r < 2; r++) kv_destroy(&pools[r]);
 }
 
+/* --- sliding layers: windows of 6 tokens over blocks of 4 ------------------------------------------------------------------- */
+
+static struct kv_pool *make_windows(int windows)
+{
+	struct kv_options options = {.blocks = 24, .block_tokens = SIZE, .max_seqs = 4, .max_blocks = LONGEST / SIZE, .shuffle = 3, .prefix_cache = true,
+	                             .windows = windows, .window_tokens = 6};
+	struct error err = {0};
+	struct kv_pool *pool;
+	if (kv_create(&pool, &options, &err) != STATUS_OK) fail_msg("%s", err.text);
+	return pool;
+}
+
+static void test_blocks_behind_the_window_are_given_back(void **state)
+{
+	(void)state;
+	struct kv_pool *pool = make_windows(8);
+	struct said a;
+	say(&a, 0, 1);
+	assert_int_equal(kv_reserve(pool, 0, 9, NULL), STATUS_OK);
+	assert_int_equal(kv_free_windows(pool), 5);
+	kv_rollback(pool, 0);
+	assert_int_equal(kv_free_windows(pool), 8);
+	assert_sound(pool);
+	for (int length = 1; length <= 30; length++) {
+		assert_int_equal(kv_reserve(pool, 0, 1, NULL), STATUS_OK);
+		kv_commit(pool, 0, NULL); /* without a text nothing is kept */
+		assert_sound(pool);
+		int from = length - 5 > 0 ? (length - 5) / SIZE : 0; /* the next token sees itself and 5 before it */
+		for (int i = 0; i < kv_seq_blocks(pool, 0); i++) assert_int_equal(kv_window_block(pool, 0, i) > 0, i >= from);
+		assert_int_equal(kv_free_windows(pool), 8 - (kv_seq_blocks(pool, 0) - from));
+	}
+	assert_int_equal(kv_seq_blocks(pool, 0), 8); /* the other layers keep theirs */
+	assert_int_equal(kv_reserve(pool, 1, 4 * 7, &(struct error){0}), STATUS_NO_ROOM); /* 6 are free */
+	assert_int_equal(kv_seq_blocks(pool, 1), 0);
+	kv_release(pool, 0);
+	assert_int_equal(kv_free_windows(pool), 8);
+	assert_sound(pool);
+	kv_destroy(&pool);
+}
+
+static void test_a_hit_ends_where_its_window_is_still_there(void **state)
+{
+	(void)state;
+	struct kv_pool *pool = make_windows(8);
+	struct said a, b;
+	int idle;
+	say(&a, 0, 1);
+	say(&b, 0, 2);
+	compute(pool, 0, 24, &a); /* 6 blocks: the window reaches back into the fifth */
+	assert_int_equal(kv_free_windows(pool), 6);
+	assert_int_equal(kv_match(pool, 1, &a.text, 6, &idle), 6);
+	assert_int_equal(kv_match(pool, 1, &a.text, 3, &idle), 3); /* nobody wants them, but they are there */
+	compute(pool, 1, 24, &b); /* takes the two empty ones, and those of a's first four blocks */
+	assert_int_equal(kv_match(pool, 2, &a.text, 3, &idle), 0);
+	assert_int_equal(kv_match(pool, 2, &a.text, 6, &idle), 6);
+	assert_int_equal(kv_known(pool, 2, &a.text, 6), 6);
+	assert_int_equal(kv_adopt(pool, 2, &a.text, 5), 0); /* the fourth block's is gone, which the window before 20 reaches */
+	assert_int_equal(kv_adopt(pool, 2, &a.text, 6), 6);
+	assert_int_equal(kv_window_block(pool, 2, 3), 0);
+	assert_int_equal(kv_window_block(pool, 2, 5), kv_window_block(pool, 0, 5));
+	assert_int_equal(kv_window_wants(pool, kv_table(pool, 0)[5]), 2);
+	assert_sound(pool);
+	compute(pool, 3, 12, &a); /* a twin brings back what was given up */
+	assert_int_equal(kv_table(pool, 3)[2], kv_table(pool, 0)[2]);
+	kv_release(pool, 3);
+	assert_int_equal(kv_match(pool, 3, &a.text, 3, &idle), 3);
+	kv_reset(pool);
+	assert_int_equal(kv_free_windows(pool), 8);
+	assert_sound(pool);
+	kv_destroy(&pool);
+}
+
 static void test_bad_sizes_are_refused(void **state)
 {
 	(void)state;
@@ -601,6 +673,8 @@ int main(void)
 		cmocka_unit_test(test_a_rolling_snapshot_is_replaced_and_stays_at_the_end),
 		cmocka_unit_test(test_an_evicted_block_takes_its_snapshot_along),
 		cmocka_unit_test(test_random_snapshots_stay_sound),
+		cmocka_unit_test(test_blocks_behind_the_window_are_given_back),
+		cmocka_unit_test(test_a_hit_ends_where_its_window_is_still_there),
 		cmocka_unit_test(test_bad_sizes_are_refused),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);

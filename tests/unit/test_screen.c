@@ -1,5 +1,6 @@
 /* The prescreen's measuring: planted candidates that are each wrong in one way and must be rejected for that; what is stopped and gone on with; statistics of
  * pairs; problems of a model; the file. */
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -30,7 +31,7 @@ static void load(const char *path)
 static struct results one_problem(enum linear_use use, int n, int k, int m)
 {
 	struct error err = {0};
-	struct results r = {.keep = 1.5, .reject = 1.3, .dtype = DTYPE_F32}; /* far from the times of what is planted: the machine may be busy */
+	struct results r = {.keep = 1.05, .reject = 1.01, .dtype = DTYPE_F32};
 	struct result_problem *p = results_add_problem(&r, &err);
 	assert_non_null(p);
 	snprintf(p->phase, sizeof p->phase, "decode");
@@ -61,7 +62,7 @@ static const struct {
 } expected[] = {
 	{PLANTED_DEFAULT, OUTCOME_BASELINE, REASON_NONE, ""},
 	{PLANTED_FAST, OUTCOME_KEEP, REASON_NONE, ""},
-	{PLANTED_EVEN, OUTCOME_REJECT, REASON_SLOW, "< 1.3"},
+	{PLANTED_EVEN, OUTCOME_REJECT, REASON_SLOW, "< 1.01"},
 	{PLANTED_ABSENT, OUTCOME_REJECT, REASON_REFUSED, "no such kernel"},
 	{PLANTED_FALLS, OUTCOME_REJECT, REASON_NOT_TAKEN, "resolved to rows 4"},
 	{PLANTED_SAME, OUTCOME_REJECT, REASON_UNCHANGED, "default"},
@@ -71,7 +72,7 @@ static const struct {
 	{PLANTED_SPILL, OUTCOME_REJECT, REASON_OUTSIDE, "4 places outside"},
 	{PLANTED_RACY, OUTCOME_REJECT, REASON_UNREPEATABLE, "different bits"},
 	{PLANTED_WRONG, OUTCOME_REJECT, REASON_WRONG, "relative L2 0.02 >"},
-	{PLANTED_NAN, OUTCOME_REJECT, REASON_WRONG, "nan"},
+	{PLANTED_NAN, OUTCOME_REJECT, REASON_WRONG, "relative L2 nan"},
 };
 
 static void expect_planted(const struct result_problem *p, bool eager)
@@ -80,6 +81,10 @@ static void expect_planted(const struct result_problem *p, bool eager)
 	for (size_t i = 0; i < sizeof expected / sizeof *expected; i++) {
 		const struct result_candidate *c = &p->candidate[expected[i].way];
 		if (eager && expected[i].way == PLANTED_RECORD) continue; /* nothing is recorded */
+		if (eager && (expected[i].way == PLANTED_FAST || expected[i].way == PLANTED_EVEN)) {
+			assert_true(c->timing.pairs > 0 && (c->reason == REASON_NONE || c->reason == REASON_SLOW)); /* by the clock of a machine that may be busy */
+			continue;
+		}
 		enum reason reason = expected[i].reason;
 		/* Without a launch list the name of what ran is all that can tell. */
 		if (eager && expected[i].way == PLANTED_SAME) reason = REASON_NOT_TAKEN;
@@ -89,7 +94,9 @@ static void expect_planted(const struct result_problem *p, bool eager)
 		bool timed = expected[i].outcome != OUTCOME_REJECT || reason == REASON_SLOW;
 		assert_int_equal(c->timing.pairs > 0, timed); /* what is wrong is never timed */
 	}
-	assert_true(p->candidate[PLANTED_FAST].timing.speedup >= 1.5);
+	if (!eager) assert_true(fabs(p->candidate[PLANTED_FAST].timing.speedup - 4) < 1e-3 && fabs(p->candidate[PLANTED_EVEN].timing.speedup - 1) < 1e-3);
+	assert_false(p->candidate[PLANTED_NAN].check.error.max <= INFINITY); /* the first value is no number: it sticks */
+	assert_false(p->candidate[PLANTED_NAN].check.error.l2 <= INFINITY);
 	assert_true(p->candidate[PLANTED_FAST].check.same_bits);
 	assert_string_equal(p->candidate[PLANTED_FAST].check.hash, p->candidate[0].check.hash);
 }
@@ -248,7 +255,7 @@ static void test_resume(void **state)
 	assert_int_equal(screen_identify(&other, &options, &err), STATUS_OK);
 	other.keep = 3;
 	assert_int_equal(screen_resume(&other, &old, path, &err), STATUS_BAD_INPUT);
-	assert_non_null(strstr(err.text, "--keep and --reject is 1.5 and 1.3, now it is 3 and 1.3"));
+	assert_non_null(strstr(err.text, "--keep and --reject is 1.05 and 1.01, now it is 3 and 1.01"));
 	results_fini(&other);
 	results_fini(&old);
 	results_fini(&again);

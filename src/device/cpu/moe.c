@@ -181,7 +181,7 @@ static int tile_begin(const struct moe_block *block, int tile)
 
 static const float *x_row(const struct moe_job *job, int pair)
 {
-	return cpu_row(&job->args->x, job->first_row + job->m.row[pair]);
+	return cpu_row(&job->args->in.h, job->first_row + job->m.row[pair]);
 }
 
 /* A block's rows of x into tiles. A tile of one row is the row itself. */
@@ -190,7 +190,7 @@ static void pack_block(void *context, int chunk, int member)
 	(void)member;
 	const struct moe_job *job = context;
 	const struct moe_block *block = &job->m.block[chunk];
-	int k = job->args->x.cols;
+	int k = job->args->in.h.cols;
 	for (int t = 0; t < block->tiles; t++) {
 		int pair = tile_begin(block, t), height = tile_begin(block, t + 1) - pair;
 		for (int r = 0; height > 1 && r < height; r++) {
@@ -235,7 +235,7 @@ static int panels_of(int n)
 /* One panel of gate and up rows for one block. */
 static void gate_up_panel(const struct moe_job *job, const struct moe_block *block, int panel, float *acc)
 {
-	int k = job->args->x.cols, n = 2 * inner_of(job, block), step = block->pairs <= LINEAR_FEW_ROWS ? k : LINEAR_CHUNK_K;
+	int k = job->args->in.h.cols, n = 2 * inner_of(job, block), step = block->pairs <= LINEAR_FEW_ROWS ? k : LINEAR_CHUNK_K;
 	const char *weights = panel_of(job, block, false, panel);
 	enum dtype dtype = job->args->weights->gate_up.dtype;
 	memset(acc, 0, (size_t)block->pairs * PANEL * sizeof *acc);
@@ -366,19 +366,20 @@ static enum status check_moe(const struct moe_args *a, struct error *err)
 	const struct moe_weights *w = a->weights;
 	enum dtype dtype = w->gate_up.dtype;
 	bool shared = w->shared_down.n > 0;
-	TRY(tensor_expect(&a->x, TENSOR_REPLICATED, "moe x", err));
-	TRY(cpu_expect_f32(&a->x, "moe x", err));
+	if (!a->in.done) return FAIL(err, UNSUPPORTED, "moe: the cpu back end wants its input normed");
+	TRY(tensor_expect(&a->in.h, TENSOR_REPLICATED, "moe x", err));
+	TRY(cpu_expect_f32(&a->in.h, "moe x", err));
 	TRY(cpu_expect_f32(&a->y, "moe y", err));
 	if (w->experts < 1 || a->top_k < 1 || a->top_k > w->experts || a->top_k > MOE_MAX_TOP_K)
 		return FAIL(err, BAD_INPUT, "moe: %d of %d experts; 1 to %d of them are wanted", a->top_k, w->experts, MOE_MAX_TOP_K);
-	if (a->y.rows != a->x.rows || a->y.cols != a->x.cols)
-		return FAIL(err, BAD_INPUT, "moe: from x [%d,%d] to y [%d,%d]; equal ones are wanted", a->x.rows, a->x.cols, a->y.rows, a->y.cols);
+	if (a->y.rows != a->in.h.rows || a->y.cols != a->in.h.cols)
+		return FAIL(err, BAD_INPUT, "moe: from x [%d,%d] to y [%d,%d]; equal ones are wanted", a->in.h.rows, a->in.h.cols, a->y.rows, a->y.cols);
 	if (!a->split || a->accumulate) return FAIL(err, UNSUPPORTED, "moe: y without a split; the cpu back end gives partial sums");
-	TRY(check_weight(&w->gate_up, dtype, 2 * w->down.k, a->x.cols, "gate and up", err));
-	TRY(check_weight(&w->down, dtype, a->x.cols, w->down.k, "down", err));
+	TRY(check_weight(&w->gate_up, dtype, 2 * w->down.k, a->in.h.cols, "gate and up", err));
+	TRY(check_weight(&w->down, dtype, a->in.h.cols, w->down.k, "down", err));
 	if (!shared) return STATUS_OK;
-	TRY(check_weight(&w->shared_gate_up, dtype, 2 * w->shared_down.k, a->x.cols, "shared gate and up", err));
-	return check_weight(&w->shared_down, dtype, a->x.cols, w->shared_down.k, "shared down", err);
+	TRY(check_weight(&w->shared_gate_up, dtype, 2 * w->shared_down.k, a->in.h.cols, "shared gate and up", err));
+	return check_weight(&w->shared_down, dtype, a->in.h.cols, w->shared_down.k, "shared down", err);
 }
 
 static enum status run_rows(struct moe_job *job, struct error *err)
@@ -386,8 +387,8 @@ static enum status run_rows(struct moe_job *job, struct error *err)
 	const struct moe_args *a = job->args;
 	const struct moe_weights *w = a->weights;
 	struct team *team = cpu_team(&job->stream->base);
-	struct tensor x = a->x;
-	x.data = cpu_row(&a->x, job->first_row);
+	struct tensor x = a->in.h;
+	x.data = cpu_row(&a->in.h, job->first_row);
 	x.rows = job->rows;
 	TRY(cpu_linear(&job->stream->base, &(struct linear_args){.x = x, .weight = &w->router,
 	                                                         .y = tensor_view(job->m.logits, DTYPE_F32, TENSOR_REPLICATED, job->rows, job->outputs)}, err));
@@ -411,13 +412,13 @@ enum status cpu_moe(struct stream *base, const struct moe_args *args, struct err
 		return FAIL(err, BAD_INPUT, "moe router: %d outputs for %d experts%s; %d are wanted", w->router.n, w->experts, w->shared_down.n ? " and a shared one" : "", job.outputs);
 	TRY(cpu_sum_plan(&job.sum, args->split, w->down.k, &args->y, "moe", err));
 	if (w->shared_down.n) TRY(cpu_sum_plan(&job.shared_sum, args->split, w->shared_down.k, &args->y, "moe shared expert", err));
-	const struct moe_shape shape = {.rows = args->x.rows, .hidden = args->x.cols, .experts = w->experts, .top_k = args->top_k, .inner = w->down.k,
+	const struct moe_shape shape = {.rows = args->in.h.rows, .hidden = args->in.h.cols, .experts = w->experts, .top_k = args->top_k, .inner = w->down.k,
 	                                .shared_inner = w->shared_down.n ? w->shared_down.k : 0, .leaves = args->split->leaves};
-	if (!args->x.rows) return STATUS_OK;
+	if (!args->in.h.rows) return STATUS_OK;
 	job.m = lay_out(args->scratch, &shape, team_members(cpu_team(base)));
-	int step = rows_at_a_time(args->x.rows, args->split->leaves);
-	for (job.first_row = 0; job.first_row < args->x.rows; job.first_row += step) {
-		job.rows = args->x.rows - job.first_row < step ? args->x.rows - job.first_row : step;
+	int step = rows_at_a_time(args->in.h.rows, args->split->leaves);
+	for (job.first_row = 0; job.first_row < args->in.h.rows; job.first_row += step) {
+		job.rows = args->in.h.rows - job.first_row < step ? args->in.h.rows - job.first_row : step;
 		TRY(run_rows(&job, err));
 	}
 	return STATUS_OK;

@@ -65,11 +65,12 @@ struct attention_kernel {
 	const char *name;
 	bool (*can)(const struct attention_params *p, enum dtype dtype);
 	enum status (*launch)(const struct gpu_context *ctx, const struct attention_params *p, enum dtype dtype, struct error *err);
+	bool splits; /* goes by params.splits; else it cuts the keys as it likes */
 };
 extern const struct attention_kernel attention_decode, attention_tile;                /* any device */
 extern const struct attention_kernel attention_decode_tensor, attention_prefill_tensor, attention_prefill_wide; /* CUDA */
 
-/* ---- variants, by name (attention_ways.c): a kernel's name, and for decode "8 splits", or "" for as many as fill the device */
+/* ---- variants, by name (attention_ways.c): a kernel's name, and for one that goes by splits "8 splits", or "" for as many as fill the device */
 
 struct attention_way {
 	const struct attention_kernel *kernel; /* NULL: nothing has run */

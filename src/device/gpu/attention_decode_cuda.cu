@@ -481,4 +481,4 @@ static enum status launch_decode(const struct gpu_context *ctx, const attention_
 	return gpu_check(dtype == DTYPE_BF16 ? launch_type<bf16>(ctx, p) : launch_type<f16>(ctx, p), "attention_decode_tensor", err);
 }
 
-extern "C" const struct attention_kernel attention_decode_tensor = {"decode_tensor", can_decode, launch_decode};
+extern "C" const struct attention_kernel attention_decode_tensor = {"decode_tensor", can_decode, launch_decode, false};

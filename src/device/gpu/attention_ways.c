@@ -32,7 +32,7 @@ int gpu_attention_variants(struct stream *stream, const struct attention_key *ke
 	for (const struct attention_kernel *const *k = attention_kernels(key->prefill); *k; k++) {
 		if (!(*k)->can(&p, key->dtype)) continue;
 		if (count < max) write_variant(context, &(struct attention_way){*k, 0}, &out[count++]);
-		for (int splits = 1; !key->prefill && splits <= ATTENTION_MAX_SPLITS; splits *= 2)
+		for (int splits = 1; (*k)->splits && splits <= ATTENTION_MAX_SPLITS; splits *= 2)
 			if (count < max) write_variant(context, &(struct attention_way){*k, splits}, &out[count++]);
 	}
 	return count;
@@ -72,9 +72,9 @@ static enum status read_preference(const struct gpu_context *context, const stru
 	out->way.kernel = *k;
 	if (*v->mode && sscanf(v->mode, "%d splits", &out->way.splits) != 1) out->way.splits = -1;
 	write_variant(context, &out->way, &again);
-	if (strcmp(again.mode, v->mode) || out->way.splits < 0 || out->way.splits > (in->key.prefill || !*k ? 0 : ATTENTION_MAX_SPLITS))
-		return FAIL(err, BAD_INPUT, "attention %s '%s': this kernel has no such mode; '' or, of one row a sequence, '1 splits' to '%d splits' are wanted",
-		            v->kernel, v->mode, ATTENTION_MAX_SPLITS);
+	if (strcmp(again.mode, v->mode) || out->way.splits < 0 || out->way.splits > (*k && (*k)->splits ? ATTENTION_MAX_SPLITS : 0))
+		return FAIL(err, BAD_INPUT, "attention %s '%s': this kernel has no such mode; ''%s wanted", v->kernel, v->mode,
+		            *k && (*k)->splits ? " or '1 splits' to '32 splits' are" : " is");
 	return STATUS_OK;
 }
 

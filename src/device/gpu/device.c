@@ -196,6 +196,7 @@ const struct device_ops GPU_PASTE(GPU_NAME) = {
 	.vector_put = gpu_vector_put,
 	.kv_bytes = gpu_kv_bytes,
 	.moe_scratch_bytes = gpu_moe_scratch_bytes,
+	.moe_norms = true,
 	.linear_variants = gpu_linear_variants,
 	.linear_prefer = gpu_linear_prefer,
 	.linear_ran = gpu_linear_ran,

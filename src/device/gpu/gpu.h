@@ -4,6 +4,8 @@
  *   - The first thing that a kernel does before it reads or writes anything but weights is gpu_wait_previous(): launches overlap.
  *     gpu_start_next() is called once, as early as helps; it promises nothing about this kernel's results. As old as weights are a step's arrays
  *     (struct step_rows) and the keys of earlier steps: a step begins with a copy, and copies do not overlap with kernels.
+ *     What the kernel before the last one wrote may be read as well if the last one calls gpu_start_next() behind its own gpu_wait_previous(), by loads that
+ *     pass the first-level cache (moe_decode.cu does).
  *     Every path through a kernel waits, or leaves it to other blocks that surely do: who waits for this kernel counts on all before it.
  *   - The wave is GPU_WARP lanes wide, 32 or 64; nothing may assume which. All lanes of a wave take part in a shuffle.
  *   - Shared memory comes from GPU_SHARED or GPU_DYNAMIC_SHARED and is uninitialised.

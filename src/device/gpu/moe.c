@@ -70,8 +70,8 @@ static enum status check_sum(const struct moe_args *a, struct error *err)
 	const struct sum_split *s = a->split;
 	const struct moe_weights *w = a->weights;
 	if (a->accumulate && a->y.dtype != DTYPE_F32) return FAIL(err, UNSUPPORTED, "moe: adding to y of type %s; F32 is wanted", dtype_name(a->y.dtype));
-	if (a->y.dtype != a->x.dtype && a->y.dtype != DTYPE_F32)
-		return FAIL(err, UNSUPPORTED, "moe: from %s to %s; %s or F32 is wanted", dtype_name(a->x.dtype), dtype_name(a->y.dtype), dtype_name(a->x.dtype));
+	if (a->y.dtype != a->in.h.dtype && a->y.dtype != DTYPE_F32)
+		return FAIL(err, UNSUPPORTED, "moe: from %s to %s; %s or F32 is wanted", dtype_name(a->in.h.dtype), dtype_name(a->y.dtype), dtype_name(a->in.h.dtype));
 	if (a->accumulate) TRY(tensor_expect(&a->y, TENSOR_REPLICATED, "moe y that is added to", err));
 	if (!s) return a->accumulate ? STATUS_OK : FAIL(err, UNSUPPORTED, "moe: y without a split is added to, or it is partial");
 	if (s->leaves < 1 || s->first < 0 || s->first + s->leaves > s->tree_leaves || s->tree_leaves > SUMTREE_MAX_LEAVES || s->spans < 1 ||
@@ -89,20 +89,23 @@ static enum status check_args(const struct moe_args *a, struct error *err)
 {
 	const struct moe_weights *w = a->weights;
 	const bool shared = w->shared_down.n > 0;
-	const int hidden = a->x.cols;
-	TRY(tensor_expect(&a->x, TENSOR_REPLICATED, "moe x", err));
-	if (a->x.rows < 0 || a->x.row_stride < hidden || a->y.rows != a->x.rows || a->y.cols != hidden || a->y.row_stride < hidden)
-		return FAIL(err, BAD_INPUT, "moe: from x [%d,%d] to y [%d,%d]; equal ones are wanted", a->x.rows, hidden, a->y.rows, a->y.cols);
+	const int hidden = a->in.h.cols;
+	TRY(tensor_expect(&a->in.h, TENSOR_REPLICATED, "moe x", err));
+	if (!a->in.done && (a->in.x.dtype != DTYPE_F32 || a->in.x.rows != a->in.h.rows || a->in.x.cols != hidden || !a->in.weight))
+		return FAIL(err, BAD_INPUT, "moe: the norm of %s [%d,%d] to [%d,%d]; F32 of equal shape and a weight are wanted", dtype_name(a->in.x.dtype), a->in.x.rows,
+		            a->in.x.cols, a->in.h.rows, hidden);
+	if (a->in.h.rows < 0 || a->in.h.row_stride < hidden || a->y.rows != a->in.h.rows || a->y.cols != hidden || a->y.row_stride < hidden)
+		return FAIL(err, BAD_INPUT, "moe: from x [%d,%d] to y [%d,%d]; equal ones are wanted", a->in.h.rows, hidden, a->y.rows, a->y.cols);
 	if (w->experts < 1 || w->experts > MOE_MAX_EXPERTS || a->top_k < 1 || a->top_k > w->experts || a->top_k > MOE_MAX_TOP_K)
 		return FAIL(err, UNSUPPORTED, "moe: %d of %d experts; 1 to %d of at most %d are implemented", a->top_k, w->experts, MOE_MAX_TOP_K, MOE_MAX_EXPERTS);
-	if (a->x.rows > 65535) return FAIL(err, UNSUPPORTED, "moe: %d rows; at most 65535", a->x.rows);
+	if (a->in.h.rows > 65535) return FAIL(err, UNSUPPORTED, "moe: %d rows; at most 65535", a->in.h.rows);
 	TRY(check_sum(a, err));
-	TRY(check_weight(&w->router, a->x.dtype, w->experts + shared, hidden, "router", err));
-	TRY(check_weight(&w->gate_up, a->x.dtype, 2 * w->down.k, hidden, "gate and up", err));
-	TRY(check_weight(&w->down, a->x.dtype, hidden, w->down.k, "down", err));
+	TRY(check_weight(&w->router, a->in.h.dtype, w->experts + shared, hidden, "router", err));
+	TRY(check_weight(&w->gate_up, a->in.h.dtype, 2 * w->down.k, hidden, "gate and up", err));
+	TRY(check_weight(&w->down, a->in.h.dtype, hidden, w->down.k, "down", err));
 	if (!shared) return STATUS_OK;
-	TRY(check_weight(&w->shared_gate_up, a->x.dtype, 2 * w->shared_down.k, hidden, "shared gate and up", err));
-	return check_weight(&w->shared_down, a->x.dtype, hidden, w->shared_down.k, "shared down", err);
+	TRY(check_weight(&w->shared_gate_up, a->in.h.dtype, 2 * w->shared_down.k, hidden, "shared gate and up", err));
+	return check_weight(&w->shared_down, a->in.h.dtype, hidden, w->shared_down.k, "shared down", err);
 }
 
 /* ---- the op */
@@ -110,12 +113,13 @@ static enum status check_args(const struct moe_args *a, struct error *err)
 static void fill(struct moe_problem *p, const struct moe_args *a, float *logits)
 {
 	const struct moe_weights *w = a->weights;
-	const size_t unit = dtype_bytes(a->x.dtype);
-	p->type = a->x.dtype;
-	p->rows = a->x.rows, p->hidden = a->x.cols, p->experts = w->experts, p->top_k = a->top_k;
+	const size_t unit = dtype_bytes(a->in.h.dtype);
+	p->type = a->in.h.dtype;
+	p->rows = a->in.h.rows, p->hidden = a->in.h.cols, p->experts = w->experts, p->top_k = a->top_k;
 	p->shared = w->shared_down.n > 0;
 	p->norm_topk = a->norm_topk;
-	p->x = a->x.data, p->x_stride = a->x.row_stride;
+	p->x = a->in.h.data, p->x_stride = a->in.h.row_stride;
+	if (!a->in.done) p->norm_x = a->in.x.data, p->norm_stride = a->in.x.row_stride, p->norm_weight = a->in.weight, p->eps = a->in.eps;
 	p->logits = logits, p->router = w->router.data;
 	p->gate_up = w->gate_up.data, p->down = w->down.data, p->shared_gate_up = w->shared_gate_up.data, p->shared_down = w->shared_down.data;
 	p->gate_up_step = (int64_t)(w->gate_up_bytes / unit), p->down_step = (int64_t)(w->down_bytes / unit);
@@ -165,7 +169,7 @@ static enum status shared_up(struct stream *stream, const struct moe_args *a, co
 	const struct moe_problem *p = &m->p;
 	const struct tensor rows = tensor_view(m->shared_rows, p->type, TENSOR_SHARDED, p->rows, 2 * p->shared_inner);
 	if (!p->shared) return STATUS_OK;
-	TRY(gpu_linear(stream, &(struct linear_args){.x = a->x, .weight = &a->weights->shared_gate_up, .y = rows}, err));
+	TRY(gpu_linear(stream, &(struct linear_args){.x = a->in.h, .weight = &a->weights->shared_gate_up, .y = rows}, err));
 	return gpu_swiglu(stream, &(struct swiglu_args){.x = rows, .out = tensor_view(p->shared_act, p->type, TENSOR_SHARDED, p->rows, p->shared_inner)}, err);
 }
 
@@ -192,7 +196,7 @@ static enum status run_tiles(struct stream *stream, const struct moe_args *a, st
 	struct moe_problem *p = &m->p;
 	const bool grouped = !context->invariant && moe_grouped_can(context, p) && spans_are_pieces(a, *p);
 	const int tile_rows = tile_rows_for(p, grouped);
-	TRY(gpu_linear(stream, &(struct linear_args){.x = a->x, .weight = &a->weights->router,
+	TRY(gpu_linear(stream, &(struct linear_args){.x = a->in.h, .weight = &a->weights->router,
 	                                             .y = tensor_view(m->logits, DTYPE_F32, TENSOR_REPLICATED, p->rows, p->experts + p->shared)}, err));
 	TRY(moe_route_launch(context, p, err));
 	TRY(moe_sort_launch(context, p, tile_rows, err));
@@ -221,13 +225,14 @@ enum status gpu_moe(struct stream *stream, const struct moe_args *args, struct e
 	const struct gpu_context *context = gpu_context(stream);
 	const struct moe_weights *w = args->weights;
 	TRY(check_args(args, err));
-	if (args->x.rows == 0) return STATUS_OK;
+	if (args->in.h.rows == 0) return STATUS_OK;
 	if (context->invariant && args->y.dtype != DTYPE_F32)
 		return FAIL(err, UNSUPPORTED, "moe: y of type %s in the invariant order; F32 is wanted", dtype_name(args->y.dtype));
-	const struct moe_shape shape = {.rows = args->x.rows, .dtype = args->x.dtype, .hidden = args->x.cols, .experts = w->experts, .top_k = args->top_k, .inner = w->down.k,
+	const struct moe_shape shape = {.rows = args->in.h.rows, .dtype = args->in.h.dtype, .hidden = args->in.h.cols, .experts = w->experts, .top_k = args->top_k, .inner = w->down.k,
 	                                .shared_inner = w->shared_down.n ? w->shared_down.k : 0, .leaves = 1};
 	struct moe_memory m = lay_out(args->scratch, &shape);
 	fill(&m.p, args, m.logits);
 	if (!context->invariant && moe_decode_can(context, &m.p) && spans_are_pieces(args, m.p)) return run_few(context, args, &m.p, err);
+	if (!args->in.done) TRY(gpu_rms_norm(stream, &(struct rms_norm_args){.x = args->in.x, .weight = args->in.weight, .eps = args->in.eps, .out = args->in.h}, err));
 	return run_tiles(stream, args, &m, err);
 }

@@ -25,8 +25,12 @@ struct moe_problem {
 	int rows, hidden, experts, top_k;
 	int shared; /* 1: there is a shared expert */
 	bool norm_topk;
-	const void *x;
+	void *x;
 	int64_t x_stride;
+	const float *norm_x; /* NULL, or what x is the norm of: f32 rows */
+	int64_t norm_stride;
+	const float *norm_weight;
+	float eps;
 	float *logits;      /* [rows][experts + shared] */
 	const void *router; /* [experts + shared][hidden] */
 	const void *gate_up, *down, *shared_gate_up, *shared_down;
@@ -75,7 +79,7 @@ extern "C" {
 enum status moe_route_launch(const struct gpu_context *context, const struct moe_problem *p, struct error *err);
 enum status moe_sort_launch(const struct gpu_context *context, const struct moe_problem *p, int tile_rows, struct error *err);
 
-/* ---- moe_decode.cu: few rows. logits; up: act [pair], shared_act; down: y of a span. Nothing else may come between logits and down. */
+/* ---- moe_decode.cu: few rows. logits, and x where it is to be made; up: act [pair], shared_act; down: y of a span. Nothing else may come between logits and down. */
 bool moe_decode_can(const struct gpu_context *context, const struct moe_problem *p);
 enum status moe_decode_logits(const struct gpu_context *context, const struct moe_problem *p, struct error *err);
 enum status moe_decode_up(const struct gpu_context *context, const struct moe_problem *p, struct error *err);

@@ -6,6 +6,7 @@
  * only after they have waited for them.
  */
 #include "device/gpu/moe_device.h"
+#include "device/gpu/rows.h"
 
 #define DECODE_WAVES (ROUTE_THREADS / GPU_WARP)
 #define UP_DEPTH 4   /* pieces of 16 bytes of gate and of up that a lane has on their way */
@@ -32,22 +33,47 @@ template <typename T, int ROWS> GPU_TEMPLATE void dot_rows(float acc[ROWS], cons
 	}
 }
 
-/* Block (o, t): output o of row t. Rows of W and x aligned to 16 bytes, hidden a multiple of a piece. */
-template <typename T> GPU_KERNEL(ROUTE_THREADS) moe_decode_logits_kernel(moe_problem p)
+/* N elements of the row's norm from element k on, not yet narrowed. */
+template <int N> GPU_TEMPLATE void norm_piece(float *out, const moe_problem &p, const float *x, int k, float scale)
+{
+	float w[N];
+	gpu_load<N>(x + k, out);
+	gpu_load<N>(p.norm_weight + k, w);
+	GPU_UNROLL for (int i = 0; i < N; i++) out[i] = out[i] * scale * w[i];
+}
+
+/* Block (o, t): output o of row t; where x is to be made, every block makes the row for itself and the first one stores it. Rows of W and x aligned to 16 bytes,
+ * hidden a multiple of a piece. */
+template <typename T, bool NORM> GPU_KERNEL(ROUTE_THREADS) moe_decode_logits_kernel(moe_problem p)
 {
 	GPU_SHARED(float, scratch, 32);
-	constexpr int vec = gpu_lanes<T>::count;
+	constexpr int vec = gpu_lanes<T>::count, step = ROUTE_THREADS * vec;
 	const int begin = (int)threadIdx.x * vec, row = (int)blockIdx.y;
-	const T *w = (const T *)p.router + (int64_t)blockIdx.x * p.hidden, *x = (const T *)p.x + row * p.x_stride;
+	const T *w = (const T *)p.router + (int64_t)blockIdx.x * p.hidden;
+	const float *from = p.norm_x + row * p.norm_stride;
+	T *x = (T *)p.x + row * p.x_stride;
 	gpu_vec16 piece;
 	if (begin < p.hidden) piece = *(const gpu_vec16 *)(w + begin);
 	gpu_wait_previous();
 	gpu_start_next();
-	float sum = 0;
-	for (int k = begin; k < p.hidden; k += ROUTE_THREADS * vec) {
-		float a[vec], b[vec];
+	float sum = 0, scale = 0, a[vec], b[vec];
+	if (NORM) {
+		float squares = 0;
+		for (int k = begin; k < p.hidden; k += step) {
+			gpu_load<vec>(from + k, a);
+			GPU_UNROLL for (int i = 0; i < vec; i++) squares = gpu_fma(a[i], a[i], squares);
+		}
+		scale = 1.0f / sqrtf(gpu_block_sum(squares, scratch) / (float)p.hidden + p.eps);
+	}
+	for (int k = begin; k < p.hidden; k += step) {
 		if (k != begin) piece = *(const gpu_vec16 *)(w + k);
-		gpu_widen16<T>(*(const gpu_vec16 *)(x + k), a);
+		if (NORM) {
+			norm_piece<vec>(a, p, from, k, scale);
+			if (blockIdx.x == 0) gpu_store<vec>(x + k, a);
+			GPU_UNROLL for (int i = 0; i < vec; i++) a[i] = gpu_widen(gpu_narrow<T>(a[i]));
+		} else {
+			gpu_widen16<T>(*(const gpu_vec16 *)(x + k), a);
+		}
 		gpu_widen16<T>(piece, b);
 		GPU_UNROLL for (int i = 0; i < vec; i++) sum = gpu_fma(a[i], b[i], sum);
 	}
@@ -201,7 +227,8 @@ bool moe_decode_can(const struct gpu_context *context, const struct moe_problem 
 	const int piece = 16 / (int)dtype_bytes(p->type);
 	const uintptr_t pointers = (uintptr_t)p->x | (uintptr_t)p->router | (uintptr_t)p->gate_up | (uintptr_t)p->down | (uintptr_t)p->shared_gate_up | (uintptr_t)p->shared_down;
 	const size_t act = ((size_t)p->top_k * (size_t)p->inner + (size_t)p->shared_inner) * dtype_bytes(p->type), x = (size_t)p->hidden * dtype_bytes(p->type);
-	return p->rows <= MOE_DECODE_ROWS && pointers % 16 == 0 && p->x_stride % piece == 0 && p->hidden % piece == 0 && p->inner % piece == 0 &&
+	const bool norm = !p->norm_x || (((uintptr_t)p->norm_x | (uintptr_t)p->norm_weight) % 16 == 0 && p->norm_stride % 4 == 0);
+	return norm && p->rows <= MOE_DECODE_ROWS && pointers % 16 == 0 && p->x_stride % piece == 0 && p->hidden % piece == 0 && p->inner % piece == 0 &&
 	       p->shared_inner % piece == 0 && (act > x ? act : x) + 8192 <= context->props.max_shared;
 }
 
@@ -234,7 +261,9 @@ template <typename T, typename Y> static gpu_error down_run(const struct gpu_con
 
 template <typename T> static gpu_error logits_run(const struct gpu_context *context, const moe_problem &p)
 {
-	return GPU_LAUNCH(moe_decode_logits_kernel<T>, dim3((unsigned)(p.experts + p.shared), (unsigned)p.rows), dim3(ROUTE_THREADS), 0, context->stream, p);
+	const dim3 grid((unsigned)(p.experts + p.shared), (unsigned)p.rows);
+	if (p.norm_x) return GPU_LAUNCH((moe_decode_logits_kernel<T, true>), grid, dim3(ROUTE_THREADS), 0, context->stream, p);
+	return GPU_LAUNCH((moe_decode_logits_kernel<T, false>), grid, dim3(ROUTE_THREADS), 0, context->stream, p);
 }
 
 enum status moe_decode_logits(const struct gpu_context *context, const struct moe_problem *p, struct error *err)

@@ -29,6 +29,12 @@ GPU_DEVICE float block_max(float v, float *scratch)
 	return max;
 }
 
+/* Past the first-level cache: down reads before it has waited, when that may hold what was here a layer ago. */
+GPU_DEVICE float logit_at(const float *logits, int i)
+{
+	return gpu_bits_to_f32(gpu_load_volatile((const uint32_t *)logits + i));
+}
+
 /* How many of the experts first, first + step, ... go before e. */
 GPU_DEVICE int rank_among(const float *p, int experts, int e, int first, int step)
 {
@@ -46,7 +52,7 @@ GPU_DEVICE void route_row(const moe_problem &p, int row, moe_route *r)
 	float v[MOE_MAX_EXPERTS / ROUTE_THREADS], max = -INFINITY, sum = 0;
 	GPU_UNROLL for (int i = 0; i < MOE_MAX_EXPERTS / ROUTE_THREADS; i++) {
 		const int e = (int)threadIdx.x + i * ROUTE_THREADS;
-		v[i] = e < p.experts ? logits[e] : -INFINITY;
+		v[i] = e < p.experts ? logit_at(logits, e) : -INFINITY;
 		max = fmaxf(max, v[i]);
 	}
 	max = block_max(max, r->scratch);
@@ -81,7 +87,7 @@ GPU_DEVICE void route_row(const moe_problem &p, int row, moe_route *r)
 		r->chosen[at] = e;
 		r->weight[at] = p.norm_topk ? r->p_by_rank[threadIdx.x] / total : r->p_by_rank[threadIdx.x];
 	}
-	if (threadIdx.x == 0) r->weight[p.top_k] = p.shared ? 1.0f / (1.0f + expf(-logits[p.experts])) : 0;
+	if (threadIdx.x == 0) r->weight[p.top_k] = p.shared ? 1.0f / (1.0f + expf(-logit_at(logits, p.experts))) : 0;
 	gpu_sync();
 }
 
