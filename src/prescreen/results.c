@@ -6,7 +6,6 @@
 
 #include "base/mem.h"
 
-
 const char *problem_op_name(enum problem_op op)
 {
 	static const char *const names[] = {
@@ -102,16 +101,6 @@ enum status result_set_launches(struct result_launches *out, const struct kernel
 	memcpy(out->item, item, (size_t)count * sizeof *item);
 	out->count = count;
 	return STATUS_OK;
-}
-
-bool linear_key_equal(const struct linear_key *a, const struct linear_key *b)
-{
-	return a->use == b->use && a->dtype == b->dtype && a->n == b->n && a->k == b->k && a->m == b->m;
-}
-
-bool variant_equal(const struct variant *a, const struct variant *b)
-{
-	return strcmp(a->kernel, b->kernel) == 0 && strcmp(a->mode, b->mode) == 0;
 }
 
 static bool attention_equal(const struct attention_problem *a, const struct attention_problem *b)

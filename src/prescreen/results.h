@@ -177,8 +177,6 @@ enum status result_add_place(struct result_problem *problem, int world_size, con
 enum status result_set_launches(struct result_launches *out, const struct kernel_launch *item, int count, struct error *err) NODISCARD;
 void result_candidate_fini(struct result_candidate *candidate);
 
-bool linear_key_equal(const struct linear_key *a, const struct linear_key *b);
-bool variant_equal(const struct variant *a, const struct variant *b); /* kernel and mode */
 /* The same question: op, phase, key. */
 bool result_problem_equal(const struct result_problem *a, const struct result_problem *b);
 /* NULL if there is none. */
