@@ -46,8 +46,12 @@ static int last_n, last_k; /* of the linear that ran last */
 static bool dead;
 static unsigned flips;
 
+static double own_us; /* of own_clock */
+
 static void wait_us(unsigned us)
 {
+	own_us += us;
+	if (planted.own_clock) return;
 	uint64_t end = clock_ns() + us * 1000u;
 	while (clock_ns() < end) {
 	}
@@ -203,6 +207,39 @@ static enum status planted_kernels(struct graph *graph, struct kernel_launch *ou
 	return STATUS_OK;
 }
 
+/* An event of own_clock. */
+struct timed {
+	struct event event;
+	double us;
+};
+
+static enum status timed_create(struct device *device, struct event **out, struct error *err)
+{
+	struct timed *made = calloc(1, sizeof *made);
+	(void)device;
+	*out = made ? &made->event : NULL;
+	return made ? STATUS_OK : FAIL(err, NO_MEMORY, "event: no memory");
+}
+
+static void timed_destroy(struct event *event)
+{
+	free(event);
+}
+
+static enum status timed_record(struct event *event, struct stream *stream, struct error *err)
+{
+	(void)stream, (void)err;
+	((struct timed *)event)->us = own_us;
+	return STATUS_OK;
+}
+
+static enum status timed_elapsed(const struct event *from, const struct event *to, float *ms, struct error *err)
+{
+	(void)err;
+	*ms = (float)((((const struct timed *)to)->us - ((const struct timed *)from)->us) / 1e3);
+	return STATUS_OK;
+}
+
 const struct device_ops *planted_ops(struct planted_state state)
 {
 	cpu = device_find("cpu");
@@ -220,6 +257,12 @@ const struct device_ops *planted_ops(struct planted_state state)
 	table.linear_prefer = planted_prefer;
 	table.linear_ran = planted_ran;
 	if (state.eager) return &table;
+	if (state.own_clock) {
+		table.event_create_timed = timed_create;
+		table.event_destroy = timed_destroy;
+		table.event_record = timed_record;
+		table.event_elapsed_ms = timed_elapsed;
+	}
 	table.graph_begin = planted_begin;
 	table.graph_end = planted_end;
 	table.graph_launch = planted_launch;
