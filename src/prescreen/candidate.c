@@ -103,15 +103,18 @@ static enum status prefer(struct screen *s, const struct result_problem *p, cons
 	return ops->linear_prefer(s->bench.stream, &preference, is_default ? 0 : 1, err);
 }
 
-/* A graph of `calls` calls. A recording that fails is ended all the same. */
-static enum status record(struct screen *s, struct trial *t, int calls, struct graph **out, struct error *err)
+/* A graph of `calls` calls; `timed`: with what stands between them. A recording that fails is ended all the same. */
+static enum status record(struct screen *s, struct trial *t, int calls, bool timed, struct graph **out, struct error *err)
 {
 	const struct device_ops *ops = s->bench.ops;
 	struct error ignored = {0};
 	*out = NULL;
 	TRY(ops->graph_begin(s->bench.stream, err));
 	enum status st = STATUS_OK;
-	for (int i = 0; i < calls && st == STATUS_OK; i++) st = trial_issue(t, i, err);
+	for (int i = 0; i < calls && st == STATUS_OK; i++) {
+		if (timed) st = trial_issue_between(t, err);
+		if (st == STATUS_OK) st = trial_issue(t, i, err);
+	}
 	enum status ended = ops->graph_end(s->bench.stream, out, st == STATUS_OK ? err : &ignored);
 	if (st == STATUS_OK) return ended;
 	if (*out) ops->graph_destroy(*out);
@@ -200,7 +203,7 @@ static enum status request(struct screen *s, struct trial *t, struct result_prob
 {
 	const struct device_ops *ops = s->bench.ops;
 	TRY(prefer(s, p, &c->requested, err));
-	if (ops->graph_begin) TRY(record(s, t, 1, graph, err));
+	if (ops->graph_begin) TRY(record(s, t, 1, false, graph, err));
 	else TRY(run_once(s, t, NULL, err));
 	c->resolved = c->requested;
 	if (p->op == PROBLEM_LINEAR && ops->linear_ran) ops->linear_ran(s->bench.stream, &c->resolved);
@@ -278,7 +281,7 @@ static enum status make_side(struct screen *s, struct trial *t, const struct res
 {
 	*out = (struct side){.variant = *v, .calls = calls, .ready = true};
 	TRY(prefer(s, p, v, err));
-	if (s->bench.ops->graph_begin) TRY(record(s, t, calls, &out->graph, err));
+	if (s->bench.ops->graph_begin) TRY(record(s, t, calls, true, &out->graph, err));
 	return STATUS_OK;
 }
 

@@ -372,6 +372,25 @@ static enum status open_attention(struct trial *t, struct error *err)
 	return add_region(t, region, "prescreen: output", &out, err);
 }
 
+/* A norm of the step's rows. Only where steps are recorded, and of few rows: a prefill's linears are too long to care. */
+static enum status open_between(struct trial *t, struct error *err)
+{
+	const struct device_ops *ops = t->bench->ops;
+	const int rows = t->problem->linear.m, cols = t->bench->config->hidden_size;
+	void *x, *weight;
+	if (t->problem->op != PROBLEM_LINEAR || rows > DECODE_MAX_ROWS || !ops->graph_begin || !ops->ops.rms_norm) return STATUS_OK;
+	TRY(take(t, (size_t)rows * (size_t)cols * sizeof(float), "prescreen: rows between", &x, err));
+	TRY(take(t, (size_t)cols * sizeof(float), "prescreen: weights between", &weight, err));
+	const struct tensor tensor = tensor_view(x, DTYPE_F32, TENSOR_REPLICATED, rows, cols);
+	t->between = (struct rms_norm_args){.x = tensor, .weight = weight, .eps = t->bench->config->rms_eps, .out = tensor};
+	return STATUS_OK;
+}
+
+enum status trial_issue_between(struct trial *t, struct error *err)
+{
+	return t->between.x.data ? OP(t->bench->stream, rms_norm, &t->between, err) : STATUS_OK;
+}
+
 enum status trial_open_unchecked(struct trial *out, struct bench *bench, struct trial_weights *weights, const struct result_problem *problem, struct error *err)
 {
 	enum status st;
@@ -389,6 +408,7 @@ enum status trial_open(struct trial *out, struct bench *bench, struct trial_weig
 {
 	enum status st;
 	TRY(trial_open_unchecked(out, bench, weights, problem, err));
+	TRY_GOTO(open_between(out, err), fail);
 	TRY_GOTO(make_poison(out, err), fail);
 	TRY_GOTO(trial_make_reference(out, err), fail);
 	return STATUS_OK;

@@ -70,6 +70,7 @@ struct trial {
 	void *allocation[16];
 	int allocations;
 	void *device_x, *device_h, *device_norm, *device_gate_up;
+	struct rms_norm_args between; /* x.data NULL: nothing stands between two calls */
 	struct step_rows rows;
 	struct kv_cache cache;
 	float *cos_sin;      /* [m][rotary] */
@@ -93,6 +94,9 @@ void trial_close(struct trial *trial);
 
 /* Puts the op on the stream, with copy number `copy` modulo the copies. */
 enum status trial_issue(struct trial *trial, int copy, struct error *err) NODISCARD;
+/* Puts a small kernel on the stream, as stands between two linears of a decode step where launches overlap: a candidate that asks for its weights before its
+ * predecessor has ended shows it only behind one that leaves it room. Nothing where there is no such thing. */
+enum status trial_issue_between(struct trial *trial, struct error *err) NODISCARD;
 /* Poisons the output. */
 enum status trial_poison(struct trial *trial, struct error *err) NODISCARD;
 enum status trial_sync(struct trial *trial, struct error *err) NODISCARD;

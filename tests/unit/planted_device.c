@@ -44,14 +44,18 @@ static struct linear_preference preferred[PREFERENCES];
 static int preferences;
 static int last_n, last_k; /* of the linear that ran last */
 static bool dead;
+static uint64_t virtual_ns; /* what recorded calls took: the machine may be busy, their times are not */
+
+struct planted_event {
+	struct event base;
+	uint64_t ns;
+};
 static unsigned flips;
 
-static double own_us; /* of own_clock */
-
-static void wait_us(unsigned us)
+static void spend_us(unsigned us)
 {
-	own_us += us;
-	if (planted.own_clock) return;
+	virtual_ns += us * 1000u;
+	if (!planted.eager) return;
 	uint64_t end = clock_ns() + us * 1000u;
 	while (clock_ns() < end) {
 	}
@@ -81,7 +85,7 @@ static enum status compute(struct stream *stream, const struct linear_args *a, e
 		dead = planted.dies;
 		return FAIL(err, DEVICE_FAULT, "launch of illegal: invalid configuration");
 	}
-	wait_us(time_of(a, how, many));
+	spend_us(time_of(a, how, many));
 	TRY(cpu->ops.linear(stream, a, err));
 	if (how == PLANTED_PART) *last = kept;
 	if (how == PLANTED_SPILL) last[1] = 1;
@@ -185,9 +189,38 @@ static enum status planted_launch(struct graph *graph, struct stream *stream, st
 	for (int i = 0; i < graph->calls; i++) {
 		struct call *c = &graph->call[i];
 		if (c->linear.split) c->linear.split = &c->split;
+		virtual_ns += c->attention ? 1000 : 0;
 		TRY(c->attention ? cpu->ops.attention(stream, &c->attend, err) : compute(stream, &c->linear, c->way, c->many, err));
 	}
 	return STATUS_OK;
+}
+
+static enum status planted_event(struct device *device, struct event **out, struct error *err)
+{
+	struct planted_event *event = calloc(1, sizeof *event);
+	*out = &event->base;
+	if (!event) return FAIL(err, NO_MEMORY, "event: no memory");
+	event->base.vt = device->vt;
+	return STATUS_OK;
+}
+
+static enum status planted_event_record(struct event *event, struct stream *stream, struct error *err)
+{
+	(void)stream, (void)err;
+	((struct planted_event *)event)->ns = virtual_ns;
+	return STATUS_OK;
+}
+
+static enum status planted_elapsed(const struct event *from, const struct event *to, float *ms, struct error *err)
+{
+	(void)err;
+	*ms = (float)((double)(((const struct planted_event *)to)->ns - ((const struct planted_event *)from)->ns) / 1e6);
+	return STATUS_OK;
+}
+
+static void planted_event_destroy(struct event *event)
+{
+	free(event);
 }
 
 static void planted_destroy(struct graph *graph)
@@ -204,39 +237,6 @@ static enum status planted_kernels(struct graph *graph, struct kernel_launch *ou
 		out[i] = (struct kernel_launch){.grid = {c->attention ? 1u : (unsigned)(c->linear.y.cols + 31) / 32, 1, 1}, .block = {256, 1, 1}};
 		snprintf(out[i].name, sizeof out[i].name, "%.20s_kernel", c->attention ? "attention" : variants[c->way == PLANTED_SAME ? PLANTED_DEFAULT : c->way].kernel);
 	}
-	return STATUS_OK;
-}
-
-/* An event of own_clock. */
-struct timed {
-	struct event event;
-	double us;
-};
-
-static enum status timed_create(struct device *device, struct event **out, struct error *err)
-{
-	struct timed *made = calloc(1, sizeof *made);
-	(void)device;
-	*out = made ? &made->event : NULL;
-	return made ? STATUS_OK : FAIL(err, NO_MEMORY, "event: no memory");
-}
-
-static void timed_destroy(struct event *event)
-{
-	free(event);
-}
-
-static enum status timed_record(struct event *event, struct stream *stream, struct error *err)
-{
-	(void)stream, (void)err;
-	((struct timed *)event)->us = own_us;
-	return STATUS_OK;
-}
-
-static enum status timed_elapsed(const struct event *from, const struct event *to, float *ms, struct error *err)
-{
-	(void)err;
-	*ms = (float)((((const struct timed *)to)->us - ((const struct timed *)from)->us) / 1e3);
 	return STATUS_OK;
 }
 
@@ -257,12 +257,10 @@ const struct device_ops *planted_ops(struct planted_state state)
 	table.linear_prefer = planted_prefer;
 	table.linear_ran = planted_ran;
 	if (state.eager) return &table;
-	if (state.own_clock) {
-		table.event_create_timed = timed_create;
-		table.event_destroy = timed_destroy;
-		table.event_record = timed_record;
-		table.event_elapsed_ms = timed_elapsed;
-	}
+	table.event_create_timed = planted_event;
+	table.event_record = planted_event_record;
+	table.event_elapsed_ms = planted_elapsed;
+	table.event_destroy = planted_event_destroy;
 	table.graph_begin = planted_begin;
 	table.graph_end = planted_end;
 	table.graph_launch = planted_launch;

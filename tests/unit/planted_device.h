@@ -35,7 +35,6 @@ struct planted_state {
 	bool dies;                   /* a failed launch takes the device along: everything fails from then on */
 	bool no_kernels;             /* graph_kernels is left out: what ran is known by name only */
 	bool jealous;                /* FAST is slow wherever it is preferred for more than one problem */
-	bool own_clock;              /* timed events tell what the kernels are said to take, whatever the machine does; nothing waits */
 	bool eager;                  /* nothing is recorded, as on a CPU */
 };
 extern struct planted_state planted;

@@ -33,7 +33,7 @@ static void load(const char *path)
 static struct results one_problem(enum linear_use use, int n, int k, int m)
 {
 	struct error err = {0};
-	struct results r = {.keep = 1.5, .reject = 1.3, .dtype = DTYPE_F32}; /* far from the times of what is planted: the machine may be busy */
+	struct results r = {.keep = 1.05, .reject = 1.01, .dtype = DTYPE_F32};
 	struct result_problem *p = results_add_problem(&r, &err);
 	assert_non_null(p);
 	snprintf(p->phase, sizeof p->phase, "decode");
@@ -65,7 +65,7 @@ static const struct {
 	{PLANTED_DEFAULT, OUTCOME_BASELINE, REASON_NONE, ""},
 	{PLANTED_FAST, OUTCOME_KEEP, REASON_NONE, ""},
 	{PLANTED_LONE, OUTCOME_KEEP, REASON_NONE, ""},
-	{PLANTED_EVEN, OUTCOME_REJECT, REASON_SLOW, "< 1.3"},
+	{PLANTED_EVEN, OUTCOME_REJECT, REASON_SLOW, "< 1.01"},
 	{PLANTED_ABSENT, OUTCOME_REJECT, REASON_REFUSED, "no such kernel"},
 	{PLANTED_FALLS, OUTCOME_REJECT, REASON_NOT_TAKEN, "resolved to rows 4"},
 	{PLANTED_SAME, OUTCOME_REJECT, REASON_UNCHANGED, "default"},
@@ -84,6 +84,10 @@ static void expect_planted(const struct result_problem *p, bool eager)
 	for (size_t i = 0; i < sizeof expected / sizeof *expected; i++) {
 		const struct result_candidate *c = &p->candidate[expected[i].way];
 		if (eager && expected[i].way == PLANTED_RECORD) continue; /* nothing is recorded */
+		if (eager && (expected[i].way == PLANTED_FAST || expected[i].way == PLANTED_EVEN)) {
+			assert_true(c->timing.pairs > 0 && (c->reason == REASON_NONE || c->reason == REASON_SLOW)); /* by the clock of a machine that may be busy */
+			continue;
+		}
 		enum reason reason = expected[i].reason;
 		/* Without a launch list the name of what ran is all that can tell. */
 		if (eager && expected[i].way == PLANTED_SAME) reason = REASON_NOT_TAKEN;
@@ -93,7 +97,7 @@ static void expect_planted(const struct result_problem *p, bool eager)
 		bool timed = expected[i].outcome != OUTCOME_REJECT || reason == REASON_SLOW;
 		assert_int_equal(c->timing.pairs > 0, timed); /* what is wrong is never timed */
 	}
-	assert_true(p->candidate[PLANTED_FAST].timing.speedup >= 1.5);
+	if (!eager) assert_true(fabs(p->candidate[PLANTED_FAST].timing.speedup - 4) < 1e-3 && fabs(p->candidate[PLANTED_EVEN].timing.speedup - 1) < 1e-3);
 	assert_false(p->candidate[PLANTED_NAN].check.error.max <= INFINITY); /* the first value is no number: it sticks */
 	assert_false(p->candidate[PLANTED_NAN].check.error.l2 <= INFINITY);
 	assert_true(p->candidate[PLANTED_FAST].check.same_bits);
@@ -180,7 +184,7 @@ static void test_device_dies(void **state)
 
 /* ---- in the chain */
 
-/* Two linears of decode, one number of rows; with this model each has two places in the chain. The machine may be busy: what is planted is far from equal. */
+/* Two linears of decode, one number of rows; with this model each has two places in the chain. */
 static struct results chain_problems(void)
 {
 	static const int32_t degrees[] = {1}, rows[] = {2}, contexts[] = {8};
@@ -227,7 +231,7 @@ static void test_chain(void **state)
 	(void)state;
 	struct results r = chain_problems(), back;
 	struct error err = {0};
-	run_chain(&r, (struct planted_state){.own_clock = true}, 0);
+	run_chain(&r, (struct planted_state){0}, 0);
 	for (int i = 0; i < 2; i++) {
 		const struct result_candidate *lone = &r.problem[i].candidate[PLANTED_LONE], *fast = &r.problem[i].candidate[PLANTED_FAST];
 		assert_true(lone->timing.speedup > fast->timing.speedup);
@@ -279,7 +283,7 @@ static void test_chain_together(void **state)
 {
 	(void)state;
 	struct results r = chain_problems();
-	run_chain(&r, (struct planted_state){.jealous = true, .own_clock = true}, 0);
+	run_chain(&r, (struct planted_state){.jealous = true}, 0);
 	assert_int_equal(results_find_chain(&r, 1, 2)->entries, 1);
 	int dropped = 0;
 	for (int i = 0; i < 2; i++) {
@@ -299,31 +303,31 @@ static void test_chain_open(void **state)
 	struct results r = chain_problems(), next = chain_problems();
 	struct whitelist w;
 	int wanted, done;
-	run(&r, (struct planted_state){.own_clock = true}); /* no chain */
+	run(&r, (struct planted_state){0}); /* no chain */
 	assert_int_equal(r.chain_mode, CHAIN_OFF);
 	if (choose_whitelist(&w, &r, true, &err) != STATUS_OK) fail_msg("%s", err.text);
 	assert_int_equal(w.entries, 2);
 	for (int i = 0; i < 2; i++) assert_int_equal(strncmp(w.entry[i].where, CHOOSE_UNCONFIRMED "TP1 ", strlen(CHOOSE_UNCONFIRMED "TP1 ")), 0);
 	whitelist_fini(&w);
-	run_chain(&r, (struct planted_state){.own_clock = true}, 1e-9); /* no time for it */
+	run_chain(&r, (struct planted_state){0}, 1e-9); /* no time for it */
 	assert_true(r.complete);
 	chain_count(&r, &wanted, &done);
 	assert_int_equal(wanted, 1);
 	assert_int_equal(done, 0);
 	expect_entries(&r, 0);
-	struct screen_options options = options_for(planted_ops((struct planted_state){.own_clock = true}));
+	struct screen_options options = options_for(planted_ops((struct planted_state){0}));
 	assert_int_equal(screen_identify(&next, &options, &err), STATUS_OK);
 	assert_int_equal(screen_resume(&next, &r, "x.json", &err), STATUS_OK);
-	run_chain(&next, (struct planted_state){.own_clock = true}, 0);
+	run_chain(&next, (struct planted_state){0}, 0);
 	assert_int_equal(planted.launched[PLANTED_EVEN], 0); /* alone it was measured before */
 	expect_entries(&next, 2);
 	results_fini(&r);
 	/* And that run's chain is not measured again. */
 	r = chain_problems();
-	options = options_for(planted_ops((struct planted_state){.own_clock = true}));
+	options = options_for(planted_ops((struct planted_state){0}));
 	assert_int_equal(screen_identify(&r, &options, &err), STATUS_OK);
 	assert_int_equal(screen_resume(&r, &next, "x.json", &err), STATUS_OK);
-	run_chain(&r, (struct planted_state){.own_clock = true}, 0);
+	run_chain(&r, (struct planted_state){0}, 0);
 	assert_int_equal(planted.launched[PLANTED_FAST], 0);
 	expect_entries(&r, 2);
 	results_fini(&r);
@@ -406,7 +410,7 @@ static void test_resume(void **state)
 	assert_int_equal(screen_identify(&other, &options, &err), STATUS_OK);
 	other.keep = 3;
 	assert_int_equal(screen_resume(&other, &old, path, &err), STATUS_BAD_INPUT);
-	assert_non_null(strstr(err.text, "--keep and --reject is 1.5 and 1.3, now it is 3 and 1.3"));
+	assert_non_null(strstr(err.text, "--keep and --reject is 1.05 and 1.01, now it is 3 and 1.01"));
 	results_fini(&other);
 	results_fini(&old);
 	results_fini(&again);

@@ -172,6 +172,50 @@ static void write_model(const char *folder, const char *name, const char *header
 	buf_fini(&file);
 }
 
+/* A tensor of experts is read as rows below each other, and declared in three dimensions. */
+static void test_stacks(void **state)
+{
+	(void)state;
+	static const char three[] = "{\"e\":{\"dtype\":\"BF16\",\"shape\":[3,4,2],\"data_offsets\":[0,48]},\"m\":{\"dtype\":\"BF16\",\"shape\":[12,2],\"data_offsets\":[48,96]}}";
+	char folder[256];
+	struct source *source;
+	struct source_tensor t;
+	struct source_scratch scratch = {0};
+	struct error err = {0};
+	const void *data;
+	size_t stride;
+	files_make(folder);
+	write_model(folder, "model.safetensors", three, 96);
+	if (source_open_checkpoint(&source, folder, NULL, &err) != STATUS_OK) fail_msg("%s", err.text);
+	assert_int_equal(source_find_stack(source, "e", 3, 4, 2, &t, &err), STATUS_OK);
+	assert_int_equal(t.shape[0], 12);
+	assert_int_equal(t.shape[1], 2);
+	assert_int_equal(source_read(source, &t, 9, 3, 1, 1, &scratch, &data, &stride, &err), STATUS_OK); /* rows 1 to 3 of the last */
+	assert_int_equal(stride, 4);
+	assert_int_equal(*(const unsigned char *)data, 9 * 4 + 2);
+	static const struct {
+		const char *name;
+		int64_t count, rows, cols;
+		const char *needle;
+	} wrong[] = {
+		{"e", 4, 3, 2, "expected shape [4, 3, 2], found [3, 4, 2]"}, /* as many elements */
+		{"e", 3, 2, 4, "expected shape [3, 2, 4], found [3, 4, 2]"},
+		{"m", 3, 4, 2, "expected shape [3, 4, 2], found [12, 2]"},
+		{"gone", 3, 4, 2, "of shape [3, 4, 2] is missing"},
+		{"e", 0, 4, 2, "above zero"},
+		{"e", INT64_MAX, 2, 2, "above zero"},
+	};
+	for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+		err = (struct error){0};
+		assert_int_equal(source_find_stack(source, wrong[i].name, wrong[i].count, wrong[i].rows, wrong[i].cols, &t, &err), STATUS_BAD_INPUT);
+		if (!strstr(err.text, wrong[i].needle)) fail_msg("expected \"%s\" in \"%s\"", wrong[i].needle, err.text);
+	}
+	assert_int_equal(source_find(source, "e", 2, 12, 2, &t, &err), STATUS_BAD_INPUT);
+	source_scratch_fini(&scratch);
+	source_close(&source);
+	files_remove(folder);
+}
+
 static void test_read(void **state)
 {
 	(void)state;
@@ -653,6 +697,7 @@ int main(void)
 		cmocka_unit_test(test_headers),
 		cmocka_unit_test(test_header_length),
 		cmocka_unit_test(test_header_of_99_megabytes),
+		cmocka_unit_test(test_stacks),
 		cmocka_unit_test(test_read),
 		cmocka_unit_test(test_unaligned),
 		cmocka_unit_test(test_files_that_are_none),
