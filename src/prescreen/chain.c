@@ -8,7 +8,7 @@
 #include "base/mem.h"
 #include "prescreen/choose.h"
 
-#define LAYERS_LEAST 6 /* so many that the first launch of a graph, which nothing precedes, is one of many */
+#define LAYERS_LEAST 8 /* so many that the first launch of a graph, which nothing precedes, is one of many; two periods of a hybrid model */
 #define LAYERS_MOST 32
 #define PAIRS_LEAST 8
 #define PAIRS_MOST 100
@@ -487,6 +487,14 @@ static enum status confirm_together(struct chain *c, struct entry *entry, int *e
 	return STATUS_OK;
 }
 
+/* The stream may still prefer the candidate of attention that was measured last. */
+static enum status forget_attention(struct chain *c, struct error *err)
+{
+	const struct attention_preference none = {0};
+	const struct device_ops *ops = c->s->bench.ops;
+	return ops->attention_prefer ? ops->attention_prefer(c->s->bench.stream, &none, 0, err) : STATUS_OK;
+}
+
 static enum status measure(struct chain *c, struct error *err)
 {
 	struct entry entry[PART_COUNT];
@@ -494,6 +502,7 @@ static enum status measure(struct chain *c, struct error *err)
 	bool asked[PART_COUNT], any = false; /* before anything is judged */
 	for (int p = 0; p < PART_COUNT; p++) any |= asked[p] = has_candidates(c, p);
 	if (!any) return STATUS_OK;
+	TRY(forget_attention(c, err));
 	TRY(open_chain(c, err));
 	TRY(record(c, NULL, 0, &c->defaults, err));
 	for (int p = 0; p < PART_COUNT && !c->cut; p++)

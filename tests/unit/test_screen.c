@@ -259,6 +259,10 @@ static void test_chain(void **state)
 	assert_true(json_equal(object, again));
 	json_decref(object);
 	json_decref(again);
+	strstr(text, "gain_us")[0] = 'p';
+	results_fini(&back);
+	assert_int_equal(results_parse(&back, text, strlen(text), "x.json", &err), STATUS_BAD_INPUT);
+	assert_non_null(strstr(err.text, "chain.pain_us: not a field"));
 	free(text);
 	results_fini(&back);
 	results_fini(&r);
