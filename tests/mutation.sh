@@ -100,7 +100,9 @@ mutant rope_position_off_by_one src/engine/rank.c 'rope_row(table, at + i,' 'rop
 mutant qk_norm_forgotten src/engine/forward.c '	if (c->qk_norm) {' '	if (0) {'
 mutant window_off_by_one src/engine/forward.c '? c->sliding_window : 0})' '? c->sliding_window + 1 : 0})'
 mutant window_on_every_layer src/engine/forward.c 'c->layer_kind[layer] == LAYER_SLIDING ? c->sliding_window : 0' 'c->sliding_window'
-mutant norms_swapped src/engine/forward.c 'TRY(norm(rank, s, w->post_norm, err));' 'TRY(norm(rank, s, w->input_norm, err));'
+mutant norms_swapped src/engine/forward.c 'TRY(norm(rank, s, w->post_norm, err));
+		TRY(column_parallel(rank, s->h, &w->gate_up, w->gate_up_bias, gate_up, err));' 'TRY(norm(rank, s, w->input_norm, err));
+		TRY(column_parallel(rank, s->h, &w->gate_up, w->gate_up_bias, gate_up, err));'
 mutant shared_physical_blocks src/engine/rank.c 'kv_slot(rank->pool, plan->slot[plan->seq_of_row[i]], plan->position[i])' 'rank->options.kv.block_tokens + plan->position[i]'
 mutant head_slice_in_the_wrong_place src/engine/loader.c '	w->head_begin = begin;' '	w->head_begin = begin; if (rank->world_size > 1 && rank->index == 1) w->head_begin = 0;'
 

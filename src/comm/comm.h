@@ -55,11 +55,6 @@ struct comm_ops {
 	 * larger than cols. 1 <= rows <= max_rows. */
 	enum status (*partial)(struct comm *comm, int rows, struct tensor *out, struct error *err);
 	enum status (*all_reduce)(struct comm *comm, struct stream *stream, const struct all_reduce_args *args, struct error *err);
-	/* The all-reduce of what `partial` gave last, carried by the ops around it (device/ops.h): the linear that makes the partial is told to send *out, the
-	 * op behind it to receive it; nothing else may stand between. One collective, as all_reduce. bias: [cols] or NULL. *out: the comm's, until its next
-	 * call. For up to comm.carried_rows rows. NULL: not offered. */
-	enum status (*carry)(struct comm *comm, struct stream *stream, const struct tensor *partial, const float *bias, const struct carried_sum **out,
-	                     struct error *err);
 	/* Root's `bytes` at `data` (device memory) to the same place of all others. Not between `partial` and its all-reduce. */
 	enum status (*broadcast)(struct comm *comm, struct stream *stream, void *data, size_t bytes, int root, struct error *err);
 	/* Meets all ranks; says nothing about what is still on their streams. */
@@ -82,7 +77,6 @@ struct comm {
 	int rank, world_size;
 	uint64_t sequence;    /* of the next collective; creation was number 0 */
 	uint64_t all_reduces; /* so far: the counting test reads it */
-	int carried_rows;       /* most rows of a carried all-reduce; 0: none */
 	struct sum_split split; /* this rank's part of the tree; `leaves` = tree_leaves / world_size */
 };
 

@@ -168,7 +168,7 @@ void collective_desc_format(const struct collective_desc *desc, char *text, size
 	if (n < 0 || (size_t)n >= size) return;
 	text += n;
 	size -= (size_t)n;
-	if (desc->op == COLLECTIVE_ALL_REDUCE || desc->op == COLLECTIVE_CARRIED) snprintf(text, size, " %s x %" PRId64, dtype_name(desc->dtype), desc->count);
+	if (desc->op == COLLECTIVE_ALL_REDUCE) snprintf(text, size, " %s x %" PRId64, dtype_name(desc->dtype), desc->count);
 	else if (desc->op == COLLECTIVE_BROADCAST) snprintf(text, size, " %" PRId64 " bytes from rank %d", desc->count, desc->root);
 	else if (desc->op == COLLECTIVE_SETUP) snprintf(text, size, " %" PRId64 " bytes", desc->count);
 }

@@ -40,7 +40,6 @@ struct group_options {
 #define COLLECTIVE_LIST(X)        \
 	X(BARRIER, "barrier")         \
 	X(ALL_REDUCE, "all_reduce")   \
-	X(CARRIED, "carried all_reduce") \
 	X(BROADCAST, "broadcast")     \
 	X(SETUP, "setup")
 

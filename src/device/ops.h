@@ -19,7 +19,6 @@
 #include "device/tensor.h"
 
 struct stream;
-struct carried_sum;
 
 /* The weights of one linear on one rank, W [n, k], in the back end's own layout (CPU: panels of consecutive outputs), kept
  * in the checkpoint's dtype. Filled by device_linear_put. Also serves as embedding table. */
@@ -152,13 +151,9 @@ struct head_norm_args {
 	float eps;
 };
 
-/* A sum over ranks may be carried by the ops around it instead of being a collective of its own, where the comm offers it (comm_ops.carry, which makes the
- * struct; what it holds is between the comm and the back end): the row-parallel linear sends, and the very next op on the stream receives, one that makes a norm. */
-
 /* y = x W^T (+ bias). split NULL: y sharded (or replicated) [T,n], bias added last. With a split: y partial
  * [spans][T][n], bias refused (a row-parallel bias is added once, after the sum). accumulate: y f32, y += x W^T (+ bias); only
- * where device_ops.accumulates. send: y, partial and of one slot, is this rank's part of that sum; it goes to all ranks, and what y's memory holds
- * afterwards is not defined. */
+ * where device_ops.accumulates. */
 struct linear_args {
 	struct tensor x;
 	const struct linear_weight *weight;
@@ -166,7 +161,6 @@ struct linear_args {
 	const struct sum_split *split;
 	struct tensor y;
 	bool accumulate;
-	const struct carried_sum *send; /* or NULL */
 };
 
 /* Rotates columns in place, pairs (i, i + rotary_dim/2) of each head. */
@@ -272,30 +266,27 @@ struct gather_rows_args {
 
 /* ---- fused ops. Optional: a back end that has none leaves NULL, and the engine runs what they are made of. */
 
-/* h = rms_norm(x), to be made by the op that reads it, unless the collective before it has done so. With `receive` that of x + the received sum, which
- * becomes `sum`. */
+/* h = rms_norm(x), to be made by the op that reads it, unless the collective before it has done so. */
 struct norm_input {
 	struct tensor x;     /* [T,H] replicated, f32 */
 	const float *weight; /* [H] */
 	float eps;
 	struct tensor h; /* [T,H] replicated: result, or memory for it */
 	bool done;       /* h holds it already */
-	const struct carried_sum *receive; /* or NULL; then not `done` */
-	struct tensor sum; /* [T,H] replicated, f32, not in x's memory */
 };
 
 /* From the residual stream to queries and cache: norm, linear (+ bias), q and k norm, rope, kv write. Queries end up in the first columns of
- * `qkv`; what its other columns hold afterwards is not defined. */
+ * `qkv`; what the columns of k and v hold afterwards is not defined. Further rows of the weight are outputs behind them, as the linear gives them. */
 struct attention_in_args {
 	struct norm_input in;
-	const struct linear_weight *weight; /* [(q + 2 kv) D, H]: q, k, v rows */
+	const struct linear_weight *weight; /* [(q + 2 kv) D + more, H]: q, k, v rows, more (an output gate's) */
 	const float *bias;                  /* [its n] or NULL */
 	const float *q_norm, *k_norm;       /* [D] or NULL */
 	int q_heads, kv_heads, head_dim, rotary_dim; /* local */
 	const struct step_rows *rows;
 	const struct kv_cache *cache;
 	int layer;
-	struct tensor qkv; /* [T, (q + 2 kv) D] sharded */
+	struct tensor qkv; /* [T, (q + 2 kv) D + more] sharded */
 };
 
 /* out = swiglu(rms_norm(x) W^T + bias). */

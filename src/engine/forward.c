@@ -22,19 +22,7 @@ struct hidden {
 	struct tensor x; /* [T,H] f32 */
 	struct tensor h; /* [T,H] memory for the norm */
 	bool normed;     /* the collective that made x has made h too */
-	bool carries;    /* sums over ranks are carried by the ops around them, but for the last */
-	struct tensor other; /* where the next carried sum goes: it cannot replace x while some still read it */
-	const struct carried_sum *sum; /* on its way: x lacks it; NULL: none */
 };
-
-/* The norm that an op makes of x, which takes in a sum that is on its way. */
-static struct norm_input norm_of(const struct rank *rank, struct hidden *s, const float *weight)
-{
-	const struct norm_input in = {.x = s->x, .weight = weight, .eps = rank->model->config.rms_eps, .h = s->h, .done = s->normed, .receive = s->sum, .sum = s->other};
-	if (s->sum) s->other = s->x, s->x = in.sum;
-	s->sum = NULL;
-	return in;
-}
 
 static enum status norm(struct rank *rank, struct hidden *s, const float *weight, struct error *err)
 {
@@ -119,10 +107,8 @@ static enum status row_parallel(struct rank *rank, struct tensor in, const struc
 		return STATUS_OK;
 	}
 	TRY(COMM(rank->comm, partial, s->x.rows, &partial, err));
-	if (s->carries && norms.next) TRY(COMM(rank->comm, carry, rank->stream, &partial, bias, &s->sum, err));
-	RUN(linear, {.x = in, .weight = &weight->part[0], .split = &rank->comm->split, .y = partial, .send = s->sum});
+	RUN(linear, {.x = in, .weight = &weight->part[0], .split = &rank->comm->split, .y = partial});
 	dispatch_ran(rank, LINEAR_USE_PARTIAL, &weight->part[0], in.rows);
-	if (s->sum) return STATUS_OK;
 	if (norms.behind) return reduce_normed(rank, partial, bias, s, norms.behind, err);
 	return reduce(rank, partial, bias, s, norms.next, err);
 }
@@ -151,30 +137,6 @@ static enum status embedding(struct rank *rank, struct hidden *s, struct error *
 	return rank_moves(rank, err);
 }
 
-/* Whether one op goes from the residual stream into the sub-layer. */
-static bool enters_attention_fused(const struct rank *rank, int layer)
-{
-	const struct model_config *c = &rank->model->config;
-	return FUSED(attention_in, &rank->weights.layers[layer].qkv) && !c->attn_output_gate && !c->two_ropes;
-}
-static bool enters_mlp_fused(const struct rank *rank, int layer)
-{
-	return FUSED(mlp_in, &rank->weights.layers[layer].gate_up) && !rank->model->config.gelu;
-}
-
-/* Whether sums over ranks are carried in this step: an op that makes the norm must stand behind each, to receive it. */
-static bool carries_sums(const struct rank *rank, int rows)
-{
-	const struct model_config *c = &rank->model->config;
-	if (rank->adds || rows > rank->comm->carried_rows || rows > rank_limits(&rank->options).max_outputs) return false;
-	for (int layer = 0; layer < c->layers; layer++) {
-		const struct layer_weights *w = &rank->weights.layers[layer];
-		if (c->layer_kind[layer] == LAYER_GDN || c->moe.sparse[layer] || w->mixed_norm || w->mlp_norm) return false;
-		if (!enters_attention_fused(rank, layer) || !enters_mlp_fused(rank, layer)) return false;
-	}
-	return true;
-}
-
 /* The cache that a layer's keys are in, the rows with its slots and blocks, and which of its layers it is. */
 struct kept {
 	const struct kv_cache *cache;
@@ -194,8 +156,8 @@ static enum status attention_in(struct rank *rank, int layer, const struct kept 
 
 	const float *cos_sin = c->two_ropes && c->layer_kind[layer] == LAYER_SLIDING ? rank->buffers.cos_sin_local : rank->rows.cos_sin;
 
-	if (enters_attention_fused(rank, layer)) {
-		RUN(attention_in, {.in = norm_of(rank, s, w->input_norm),
+	if (FUSED(attention_in, &w->qkv) && !c->two_ropes) {
+		RUN(attention_in, {.in = {.x = s->x, .weight = w->input_norm, .eps = c->rms_eps, .h = s->h, .done = s->normed},
 		                   .weight = &w->qkv.part[0], .bias = w->qkv_bias, .q_norm = w->q_norm, .k_norm = w->k_norm, .q_heads = shape.q_heads,
 		                   .kv_heads = shape.kv_heads, .head_dim = c->head_dim, .rotary_dim = c->rotary_dim, .rows = kept->rows,
 		                   .cache = kept->cache, .layer = kept->nth, .qkv = qkv});
@@ -258,8 +220,8 @@ static enum status mlp_block(struct rank *rank, int layer, struct hidden *s, str
 	struct tensor gate_up = tensor_view(rank->buffers.gate_up, rank->activation, TENSOR_SHARDED, rows, 2 * inner); /* [T, gate|up] */
 	struct tensor act = tensor_view(rank->buffers.act, rank->activation, TENSOR_SHARDED, rows, inner);
 
-	if (enters_mlp_fused(rank, layer)) {
-		RUN(mlp_in, {.in = norm_of(rank, s, w->post_norm),
+	if (FUSED(mlp_in, &w->gate_up) && !c->gelu) {
+		RUN(mlp_in, {.in = {.x = s->x, .weight = w->post_norm, .eps = c->rms_eps, .h = s->h, .done = s->normed},
 		             .weight = &w->gate_up.part[0], .bias = w->gate_up_bias, .gate_up = gate_up, .out = act});
 		dispatch_ran(rank, LINEAR_USE_MLP_IN, &w->gate_up.part[0], rows);
 	} else {
@@ -300,9 +262,6 @@ enum status forward_layers(struct rank *rank, struct error *err)
 	const int rows = rank->rows.rows;
 	struct hidden s = {.x = tensor_view(rank->buffers.x, DTYPE_F32, TENSOR_REPLICATED, rows, c->hidden_size),
 	                   .h = tensor_view(rank->buffers.h, rank->activation, TENSOR_REPLICATED, rows, c->hidden_size)};
-	/* An odd number of sums is carried, 2 layers - 1, each into the other memory: the last one must end in buffers.x. head_x is free until the head. */
-	s.carries = carries_sums(rank, rows);
-	if (s.carries) s.other = s.x, s.x = tensor_view(rank->buffers.head_x, DTYPE_F32, TENSOR_REPLICATED, rows, c->hidden_size);
 	struct tensor angles = tensor_view(rank->buffers.cos_sin, DTYPE_F32, TENSOR_REPLICATED, rows, c->rotary_dim);
 	struct tensor all_angles = tensor_view(rank->buffers.rope, DTYPE_F32, TENSOR_REPLICATED, rank->options.max_context, c->rotary_dim);
 

@@ -10,7 +10,6 @@
 
 #include "base/rng.h"
 #include "base/sumtree.h"
-#include "device/gpu/carried.h"
 
 #define EPS 1e-5f
 
@@ -266,22 +265,6 @@ static enum status put_inputs(struct world_rank *rank, const struct world_sum *s
 	return copy(rank, vector_at(rank, 1), host->weight, (size_t)cols * 4, COPY_TO_DEVICE);
 }
 
-/* The sum goes to memory behind x's first row. */
-static enum status carry(struct world_rank *rank, const struct world_sum *sum, const struct world_buffers *host, const struct all_reduce_args *args)
-{
-	const struct gpu_context *context = gpu_context(rank->stream);
-	const struct carried_sum *carried;
-	struct tensor out = args->x;
-	out.data = rank->x + (args->x.row_stride + 1) / 2 * 2;
-	TRY(copy(rank, out.data, host->x, x_bytes(rank, sum), COPY_TO_DEVICE));
-	TRY(COMM(rank->comm, carry, rank->stream, &args->partial, args->bias, &carried, &rank->err));
-	TRY(carried_send(context, carried, args->partial.data, args->partial.row_stride, &rank->err));
-	TRY(carried_receive(context, carried, &args->x, &out, &rank->err));
-	if (sum->norm)
-		TRY(OP(rank->stream, rms_norm, (&(struct rms_norm_args){.x = out, .weight = args->norm_weight, .eps = EPS, .out = args->h}), &rank->err));
-	return copy(rank, host->result, out.data, x_bytes(rank, sum), COPY_TO_HOST);
-}
-
 enum status world_all_reduce(struct world_rank *rank, const struct world_sum *sum, const struct world_buffers *host)
 {
 	const int cols = rank->options.cols;
@@ -295,12 +278,8 @@ enum status world_all_reduce(struct world_rank *rank, const struct world_sum *su
 		args.norm_eps = EPS;
 		args.h = tensor_view(h_at(rank), rank->options.dtype, TENSOR_REPLICATED, sum->rows, cols);
 	}
-	if (sum->carry && sum->add && sum->rows <= rank->comm->carried_rows && rank->options.max_rows > 1) {
-		TRY(carry(rank, sum, host, &args));
-	} else {
-		TRY(COMM(rank->comm, all_reduce, rank->stream, &args, &rank->err));
-		TRY(copy(rank, host->result, rank->x, x_bytes(rank, sum), COPY_TO_HOST));
-	}
+	TRY(COMM(rank->comm, all_reduce, rank->stream, &args, &rank->err));
+	TRY(copy(rank, host->result, rank->x, x_bytes(rank, sum), COPY_TO_HOST));
 	return sum->norm ? copy(rank, host->h, args.h.data, (size_t)sum->rows * (size_t)cols * dtype_bytes(args.h.dtype), COPY_TO_HOST) : STATUS_OK;
 }
 

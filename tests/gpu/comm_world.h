@@ -58,7 +58,6 @@ struct world_sum {
 	uint64_t g; /* what the numbers are made from */
 	int rows, pad; /* pad: columns between the rows of x */
 	bool bias, add, norm;
-	bool carry; /* by its two halves as kernels of their own, where the comm offers that for so many rows; `add` is meant then */
 };
 struct world_buffers { /* pinned host memory, until the stream is done */
 	struct world_rank *rank; /* NULL: none */
@@ -73,8 +72,6 @@ enum status world_all_reduce(struct world_rank *rank, const struct world_sum *su
 /* When the stream is done: compares all of x, what lies between its rows too, bit by bit, and h within a bound. */
 void world_compare(struct world_rank *rank, const struct world_sum *sum, const struct world_buffers *host);
 void world_buffers_free(struct world_buffers *host);
-/* check_carried.c, a part of the check of collectives. */
-void gpu_check_carried(struct gpu_check *c, int P);
 /* One after the other, waiting in between. */
 enum status world_one(struct world_rank *rank, const struct world_sum *sum);
 

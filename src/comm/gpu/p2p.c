@@ -16,7 +16,6 @@
 #include "base/clock.h"
 #include "base/mem.h"
 #include "comm/gpu/connect.h"
-#include "device/gpu/carried.h"
 #include "device/gpu/device.h"
 
 _Static_assert(P2P_MAX_SOURCES >= TREE_SUM_MAX_SOURCES, "every tree that host takes");
@@ -42,7 +41,6 @@ struct p2p_comm {
 	int64_t stride; /* elements from one row of a partial to the next */
 	int packet_rows; /* most rows that the area has room for as packets */
 	int partial_rows; /* of the partial that was given out and not reduced yet; 0: none */
-	struct carried_sum carried; /* the last one */
 	bool along_tree;
 	struct p2p_tree tree;
 	bool watched;
@@ -128,8 +126,9 @@ static enum status check_replicated(const struct tensor *t, const char *what, in
 	            (long long)t->row_stride, t->data ? "" : ", no data", rows, cols);
 }
 
-static enum status check_partial(const struct p2p_comm *p, const struct tensor *partial, struct error *err)
+static enum status check_all_reduce(const struct p2p_comm *p, const struct all_reduce_args *args, struct error *err)
 {
+	const struct tensor *partial = &args->partial, *x = &args->x;
 	TRY(tensor_expect(partial, TENSOR_PARTIAL, "all_reduce: partial", err));
 	if (!p->partial_rows) return FAIL(err, BAD_INPUT, "all_reduce: no partial was asked for since the last collective");
 	if (partial->data != p->place.partial || partial->slots != p->base.split.spans || partial->rows != p->partial_rows ||
@@ -137,13 +136,6 @@ static enum status check_partial(const struct p2p_comm *p, const struct tensor *
 		return FAIL(err, BAD_INPUT, "all_reduce: partial [%d][%d,%d] %s is not the one given out for this use, [%d][%d,%d] %s", partial->slots,
 		            partial->rows, partial->cols, dtype_name(partial->dtype), p->base.split.spans, p->partial_rows, p->place.cols,
 		            dtype_name(partial_dtype(p)));
-	return STATUS_OK;
-}
-
-static enum status check_all_reduce(const struct p2p_comm *p, const struct all_reduce_args *args, struct error *err)
-{
-	const struct tensor *partial = &args->partial, *x = &args->x;
-	TRY(check_partial(p, partial, err));
 	TRY(check_replicated(x, "all_reduce: x", partial->rows, partial->cols, err));
 	if (x->dtype != DTYPE_F32) return FAIL(err, BAD_INPUT, "all_reduce: x is %s; expected F32", dtype_name(x->dtype));
 	return args->norm_weight ? check_replicated(&args->h, "all_reduce: h", partial->rows, partial->cols, err) : STATUS_OK;
@@ -215,42 +207,6 @@ static enum status p2p_all_reduce(struct comm *comm, struct stream *stream, cons
 {
 	struct error why = {0};
 	return comm_settle(comm, reduce(p2p_comm(comm), stream, args, &why), &why, err);
-}
-
-/* ---- all-reduces that the ops around them carry: the launches are theirs */
-
-/* With more rows the norm has a kernel of its own, for which the sum is no more than another input. */
-#define CARRIED_ROWS 1
-
-static int carried_rows(const struct p2p_comm *p)
-{
-	return p->along_tree || p->place.cols % CARRIED_GROUP || p->packet_rows < CARRIED_ROWS ? 0 : CARRIED_ROWS;
-}
-
-static enum status begin_carried(struct p2p_comm *p, struct stream *stream, const struct tensor *partial, const float *bias, const struct carried_sum **out,
-                                 struct error *err)
-{
-	struct comm *comm = &p->base;
-	*out = NULL;
-	TRY(enter(p, stream, err));
-	TRY(check_partial(p, partial, err));
-	if (partial->rows > comm->carried_rows)
-		return FAIL(err, UNSUPPORTED, "carried all_reduce: [%d,%d]; up to %d rows are offered", partial->rows, partial->cols, comm->carried_rows);
-	p->carried = (struct carried_sum){.view = view_for(p, COLLECTIVE_CARRIED, partial_dtype(p), (int64_t)partial->rows * partial->cols, 0), .bias = bias,
-	                                  .rows = partial->rows, .cols = partial->cols, .dtype = partial_dtype(p)};
-	TRY(leave(p, GPU_OK, err));
-	p->partial_rows = 0;
-	comm->sequence++;
-	comm->all_reduces++;
-	*out = &p->carried;
-	return STATUS_OK;
-}
-
-static enum status p2p_carry(struct comm *comm, struct stream *stream, const struct tensor *partial, const float *bias, const struct carried_sum **out,
-                             struct error *err)
-{
-	struct error why = {0};
-	return comm_settle(comm, begin_carried(p2p_comm(comm), stream, partial, bias, out, &why), &why, err);
 }
 
 /* ---- broadcast, fence */
@@ -365,7 +321,6 @@ static const struct comm_ops p2p_ops = {
 	.norms = true,
 	.partial = p2p_partial,
 	.all_reduce = p2p_all_reduce,
-	.carry = p2p_carry,
 	.broadcast = p2p_broadcast,
 	.barrier = comm_barrier,
 	.fence = p2p_fence,
@@ -440,7 +395,6 @@ static size_t lay_out(struct p2p_comm *p, const struct comm_options *o, size_t *
 	view->announced = add_part(&used, 4 * sizeof(uint64_t), ranks);
 	view->flags = add_part(&used, P2P_FLAGS * sizeof(uint32_t), ranks);
 	view->packets = add_part(&used, packets, ranks);
-	view->carried = add_part(&used, (size_t)carried_rows(p) * (size_t)o->cols / CARRIED_GROUP * (size_t)carried_group_packets(o->dtype) * GPU_WHOLE_BYTES, ranks);
 	view->gathered = (struct p2p_part){.at = used};
 	used += ranks > 2 ? round_up((vectors / ranks + 1) * 16, 128) : 0;
 	*area_at = round_up(sizeof(struct p2p_state), 128);
@@ -504,8 +458,6 @@ static enum status build(struct p2p_comm *p, const struct link *link, struct err
 	TRY(allocate(p, link, err));
 	TRY(gpu_check(p2p_preload_packets(link->world_size, link->options->dtype), "collective kernels", err));
 	TRY(gpu_check(p2p_preload_bulk(link->world_size, link->options->dtype), "collective kernels", err));
-	TRY(gpu_check(carried_preload(link->options->dtype), "collective kernels", err));
-	p->base.carried_rows = carried_rows(p);
 	return exchange_places(p, err);
 }
 

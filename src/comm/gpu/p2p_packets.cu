@@ -2,6 +2,36 @@
  * no data. See p2p.h. */
 #include "comm/gpu/p2p_device.h"
 
+/* GPU_WHOLE_BYTES of data and flag, stored and loaded in one piece. */
+#define PACKET_WORDS (GPU_WHOLE_BYTES / 4 - 1) /* of data */
+
+#if GPU_WHOLE_BYTES == 16
+GPU_DEVICE void packet_put(void *place, const uint32_t *data, uint32_t flag)
+{
+	gpu_vec16 v;
+	GPU_UNROLL for (int i = 0; i < 3; i++) v.x[i] = data[i];
+	v.x[3] = flag;
+	gpu_store16_volatile(place, v);
+}
+GPU_DEVICE bool packet_get(const void *place, uint32_t flag, uint32_t *data)
+{
+	const gpu_vec16 v = gpu_load16_volatile(place);
+	GPU_UNROLL for (int i = 0; i < 3; i++) data[i] = v.x[i];
+	return v.x[3] == flag;
+}
+#else
+GPU_DEVICE void packet_put(void *place, const uint32_t *data, uint32_t flag)
+{
+	gpu_store8_volatile((unsigned long long *)place, (unsigned long long)flag << 32 | data[0]);
+}
+GPU_DEVICE bool packet_get(const void *place, uint32_t flag, uint32_t *data)
+{
+	const unsigned long long v = gpu_load8_volatile((const unsigned long long *)place);
+	data[0] = (uint32_t)v;
+	return (uint32_t)(v >> 32) == flag;
+}
+#endif
+
 /* ---- all-reduce
  *
  * Item i is one packet: row i / row_packets, elements [c, c + E) of it. Thread t of the grid (NORM: of the block, which has a whole row) has the items

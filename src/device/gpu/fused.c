@@ -4,12 +4,10 @@
 #include "device/gpu/skinny.h"
 #include "device/gpu/ways.h"
 
-/* h, and the sum before it, by kernels of their own. */
 static enum status make_norm(struct stream *stream, const struct norm_input *in, struct error *err)
 {
 	if (in->done) return STATUS_OK;
-	if (in->receive) TRY(carried_receive(gpu_context(stream), in->receive, &in->x, &in->sum, err));
-	return gpu_rms_norm(stream, &(struct rms_norm_args){.x = in->receive ? in->sum : in->x, .weight = in->weight, .eps = in->eps, .out = in->h}, err);
+	return gpu_rms_norm(stream, &(struct rms_norm_args){.x = in->x, .weight = in->weight, .eps = in->eps, .out = in->h}, err);
 }
 
 /* The rows of q, k and v, op by op: any head size and alignment. */
@@ -33,7 +31,6 @@ static struct fused_problem problem_of(const struct norm_input *in, const struct
 	struct fused_problem p = {.gemm = {.x = in->h.data, .w = w->data, .bias = bias, .y = y->data, .type = w->dtype, .y_type = y->dtype, .m = in->x.rows, .n = w->n,
 	                                    .k = w->k, .x_stride = in->h.row_stride, .w_stride = w->k, .y_stride = y->row_stride}};
 	if (norm) p.norm = (struct linear_norm){.x = in->x.data, .stride = in->x.row_stride, .weight = in->weight, .eps = in->eps};
-	if (norm && in->receive) p.link = (struct linear_link){.kind = LINEAR_RECEIVE, .sum = *in->receive, .out = in->sum.data};
 	return p;
 }
 
@@ -51,21 +48,6 @@ static enum status by_decode(struct stream *stream, const struct fused_problem *
 	return decode_launch(gpu_context(stream), p, err);
 }
 
-/* The preferred kernel. What it is to receive and cannot, a kernel before it does. */
-static enum status run_preferred(struct stream *stream, const struct norm_input *in, const struct fused_problem *p, const struct way *way, struct error *err)
-{
-	const struct gpu_context *context = gpu_context(stream);
-	const bool decode = way->kernel == WAY_DECODE, inside = way->fusion == WAY_NORM_INSIDE;
-	struct fused_problem plain = *p;
-	if (!decode && !inside) plain.norm.x = NULL, plain.link.kind = LINEAR_ALONE; /* make_norm receives */
-	if (plain.link.kind == LINEAR_RECEIVE && !(decode ? decode_can(context, p) : skinny_can(context, p))) {
-		TRY(carried_receive(context, in->receive, &in->x, &in->sum, err));
-		plain.link.kind = LINEAR_ALONE;
-		plain.norm.x = in->sum.data, plain.norm.stride = in->sum.row_stride;
-	}
-	return decode ? by_decode(stream, &plain, err) : by_skinny(stream, in, &plain, &way->skinny, inside, err);
-}
-
 /* One kernel for all of it, where the shape allows: the preferred one, or, where that is NULL, with the norm inside for the fewest rows. *done false: nothing
  * has been launched. */
 static enum status run_fused(struct stream *stream, const struct norm_input *in, const struct fused_problem *p, const struct way_preference *preferred, bool *done,
@@ -76,9 +58,12 @@ static enum status run_fused(struct stream *stream, const struct norm_input *in,
 	if (context->invariant || in->x.dtype != DTYPE_F32 || in->h.dtype != p->gemm.type || p->gemm.k != in->x.cols || in->h.rows != in->x.rows) return STATUS_OK;
 	struct fused_problem bare = *p; /* h made by its own kernel */
 	bare.norm.x = NULL;
-	bare.link.kind = LINEAR_ALONE;
 	*done = true;
-	if (preferred) return run_preferred(stream, in, p, &preferred->way, err);
+	if (preferred) {
+		const bool inside = preferred->way.fusion == WAY_NORM_INSIDE;
+		if (preferred->way.kernel == WAY_DECODE) return by_decode(stream, p, err);
+		return by_skinny(stream, in, inside ? p : &bare, &preferred->way.skinny, inside, err);
+	}
 	const struct fused_problem *whole = skinny_can(context, p) ? p : skinny_can(context, &bare) ? &bare : NULL;
 	const struct skinny_shape shape = whole ? skinny_default(context, whole) : (struct skinny_shape){0};
 	if (shape.rows) return by_skinny(stream, in, whole, &shape, whole->norm.x != NULL, err);
@@ -152,7 +137,7 @@ enum status gpu_attention_in(struct stream *stream, const struct attention_in_ar
 	if (done) return STATUS_OK;
 	TRY(run_apart(stream, &args->in, &(struct linear_args){.x = args->in.h, .weight = args->weight, .bias = args->bias, .y = args->qkv}, preferred, err));
 	const struct gpu_qkv_args qkv = {
-		.qkv = args->qkv, .q_heads = args->q_heads, .kv_heads = args->kv_heads, .head_dim = args->head_dim, .rotary_dim = args->rotary_dim,
+		.qkv = tensor_columns(&args->qkv, 0, (args->q_heads + 2 * args->kv_heads) * args->head_dim), .q_heads = args->q_heads, .kv_heads = args->kv_heads, .head_dim = args->head_dim, .rotary_dim = args->rotary_dim,
 		.q_norm = args->q_norm, .k_norm = args->k_norm, .eps = args->in.eps, .cos_sin = args->rows->cos_sin, .kv_slot = args->rows->kv_slot,
 		.cache = args->cache, .layer = args->layer,
 	};

@@ -3,13 +3,11 @@
  * A block walks tiles of R rows of W. One warp (the producer) keeps a ring of shared-memory stages full: KC inputs of the R rows and of the rows of x, by one
  * tensor copy each, as slices of 64 inputs (128 bytes, swizzled); eight warps (the consumers) multiply, an eighth of a stage's inputs each. W is the 16-row
  * operand of mma.m16n8k16, tokens are its 8 columns. The consumers' sums meet in shared memory, in a fixed order. The ring takes all of the shared memory and is
- * filled with W before the kernel waits for its predecessor: so the memory has requests to serve while one kernel ends and another starts. At one row the kernel
- * can send its sums to all ranks or begin with the norm of a sum that it receives (carried_device.h); then the ring fills while the link carries.
+ * filled with W before the kernel waits for its predecessor: so the memory has requests to serve while one kernel ends and another starts.
  *
  * Why not: a copy for each row or slice (a copy takes a multiprocessor about 50 ns whatever its size); a smaller ring, so that two kernels fit; tiles of 64 and
  * 128 rows; clusters of blocks that share K; 64 rows of x, where the library is faster. All measured, docs/MEASUREMENTS.md.
  */
-#include "device/gpu/carried_device.h"
 #include "device/gpu/linear_device.h"
 #include "device/gpu/skinny.h"
 #include "device/gpu/wide_cuda.h"
@@ -18,12 +16,9 @@
 #define THREADS (32 * (CONSUMERS + 1)) /* the last warp is the producer */
 #define MAX_STAGES 16
 #define BARRIER_BYTES 1024
-#define TOLD_AT (16 * MAX_STAGES) /* in the barriers' bytes: the one that says that a sender has put what it took to TAKEN_AT */
-#define TAKEN_AT (TOLD_AT + 8)
 #define SLICE 64 /* inputs: 128 bytes, the widest swizzle */
 #define RESIDENT_MAX_ROWS 1 /* rows of x that a block normalises for itself, */
 #define RESIDENT_MAX_K 8192 /* and inputs */
-#define RECEIVE_KEEP 4 /* packets of a thread: what the registers hold */
 
 /* ---- tensor copies of this layout */
 
@@ -79,8 +74,6 @@ template <int R> GPU_TEMPLATE int tile_row(const fused_problem &p, int tile, int
 
 struct producer_state {
 	uint32_t ring, full, empty;
-	uint32_t told;
-	uint32_t *taken; /* in shared memory: [3], what a link's kernel takes */
 	uint64_t policy;
 };
 
@@ -119,24 +112,19 @@ template <int R, int KC> GPU_TEMPLATE void produce_x(const skinny_plan &plan, co
 	copy_box(s.ring + stage * plan.stage_bytes + R * KC * 2, &plan.x, 0, chunk * (KC / SLICE), s.full + 8 * stage);
 }
 
-/* One lane. With a link the order of waiting and letting the next kernel in is that of carried_device.h. */
+/* One lane. */
 template <int R, int KC> GPU_TEMPLATE void produce(const skinny_plan &plan, const producer_state &s)
 {
-	const linear_link &link = plan.problem.link;
 	stage_walk walk;
 	int stage = 0, chunk = 0;
 	uint32_t parity = 0;
 	walk_to<R>(walk, plan.problem, (int)blockIdx.x);
 	for (; stage < plan.stages && walk.tile < plan.tiles; stage++, walk_on<R>(walk, plan)) produce_w<R, KC>(plan, s, walk, stage);
-	if (link.kind != LINEAR_RECEIVE) gpu_start_next();
-	if (link.kind != LINEAR_RECEIVE) gpu_wait_previous();
+	gpu_start_next();
+	gpu_wait_previous();
 	for (int i = 0; i < stage; i++) {
 		produce_x<R, KC>(plan, s, chunk, i);
 		if (++chunk == plan.chunks) chunk = 0;
-	}
-	if (link.kind == LINEAR_SEND) {
-		carried_take_send(link.sum.view, s.taken);
-		barrier_arrive(s.told);
 	}
 	for (stage = 0; walk.tile < plan.tiles; walk_on<R>(walk, plan)) {
 		barrier_wait(s.empty + 8 * stage, parity);
@@ -144,22 +132,9 @@ template <int R, int KC> GPU_TEMPLATE void produce(const skinny_plan &plan, cons
 		produce_x<R, KC>(plan, s, walk.chunk, stage);
 		if (++stage == plan.stages) stage = 0, parity ^= 1;
 	}
-	if (link.kind == LINEAR_RECEIVE) gpu_wait_previous();
 }
 
 /* ---- consumers */
-
-/* Sum over the consumers' threads. `scratch`: float [8]. */
-GPU_DEVICE float consumer_sum(float v, float *scratch)
-{
-	float total = 0;
-	v = gpu_warp_sum(v);
-	consumer_sync(); /* the last sum's scratch has been read */
-	if (threadIdx.x % 32 == 0) scratch[threadIdx.x / 32] = v;
-	consumer_sync();
-	for (int i = 0; i < CONSUMERS; i++) total += scratch[i];
-	return total;
-}
 
 /* rms_norm of each row to resident[m][k]: thread t has elements 4 t + 1024 i. The weight is on its way before the kernel waits for x. `scratch`: float [8]. */
 template <typename T> GPU_TEMPLATE void normalise(const skinny_plan &plan, T *resident, float *scratch)
@@ -172,13 +147,18 @@ template <typename T> GPU_TEMPLATE void normalise(const skinny_plan &plan, T *re
 		if (begin + i * step < k) w[i] = *(const float4 *)(norm.weight + begin + i * step);
 	gpu_wait_previous();
 	for (int m = 0; m < plan.problem.gemm.m; m++) {
-		float sum = 0;
+		float sum = 0, total = 0;
 		GPU_UNROLL for (int i = 0; i < RESIDENT_MAX_K / step; i++) {
 			if (begin + i * step >= k) break;
 			v[i] = *(const float4 *)(norm.x + m * norm.stride + begin + i * step);
 			sum += v[i].x * v[i].x + v[i].y * v[i].y + v[i].z * v[i].z + v[i].w * v[i].w;
 		}
-		const float scale = 1.0f / sqrtf(consumer_sum(sum, scratch) / (float)k + norm.eps);
+		sum = gpu_warp_sum(sum);
+		consumer_sync(); /* the last row's scratch has been read */
+		if (threadIdx.x % 32 == 0) scratch[threadIdx.x / 32] = sum;
+		consumer_sync();
+		for (int i = 0; i < CONSUMERS; i++) total += scratch[i];
+		const float scale = 1.0f / sqrtf(total / (float)k + norm.eps);
 		T *out = (T *)((char *)resident + m * plan.resident_pitch);
 		GPU_UNROLL for (int i = 0; i < RESIDENT_MAX_K / step; i++) {
 			if (begin + i * step >= k) break;
@@ -189,64 +169,6 @@ template <typename T> GPU_TEMPLATE void normalise(const skinny_plan &plan, T *re
 		for (int i = k + (int)threadIdx.x; i < padded; i += CONSUMERS * 32) out[i] = gpu_narrow<T>(0.0f);
 	}
 	consumer_sync();
-}
-
-/* As normalise, of the one row x + the sum that is received. Thread t has the packets t, t + 256, ...; every block adds up all of it, and writes a share. The
- * weight is on its way to where it is near before the wait; later it takes the place of the sums. Lets the next kernel start. */
-template <typename T> GPU_TEMPLATE void normalise_received(const skinny_plan &plan, T *resident, float *scratch, uint32_t *taken)
-{
-	constexpr int E = carried<T>::elements, KEEP = RECEIVE_KEEP, THREADS_OF = CONSUMERS * 32;
-	const linear_norm &norm = plan.problem.norm;
-	const carried_sum &link = plan.problem.link.sum;
-	const int k = plan.problem.gemm.k, items = k / CARRIED_GROUP * carried<T>::group, me = (int)threadIdx.x, padded = (plan.resident_pitch - 16) / 2;
-	const int share = items * (int)blockIdx.x / (int)gridDim.x, share_end = items * ((int)blockIdx.x + 1) / (int)gridDim.x;
-	float v[KEEP][E] = {}, sum[KEEP][E], squares = 0;
-	if (me == 0) {
-		carried_take_receive(link.view, taken);
-		gpu_start_next();
-	}
-	if (me * 32 < k) asm volatile("prefetch.global.L1 [%0];" ::"l"(norm.weight + me * 32));
-	consumer_sync();
-	const p2p_use use = p2p_taken(link.view, taken);
-	packet_words own[KEEP];
-	bool alive = use.number != 0;
-	carried_get<KEEP>(link.view, use, link.view.rank, me, THREADS_OF, items, own, &alive);
-	GPU_UNROLL for (int i = 0; i < KEEP; i++)
-		if (me + i * THREADS_OF < items) carried_load_residual<T>(norm.x, me + i * THREADS_OF, v[i]);
-	carried_add<T, KEEP>(link.view, use, me, THREADS_OF, items, own, &alive, sum);
-	GPU_UNROLL for (int i = 0; i < KEEP; i++) {
-		const int item = me + i * THREADS_OF;
-		if (item >= items) continue;
-		float bias[E] = {};
-		if (link.bias) carried_load<T>(link.bias, item, bias);
-		GPU_UNROLL for (int e = 0; e < E; e++) {
-			if (e >= carried_count<T>(item)) continue;
-			v[i][e] = gpu_add(v[i][e], link.bias ? gpu_add(sum[i][e], bias[e]) : sum[i][e]);
-			squares += v[i][e] * v[i][e];
-			if (item >= share && item < share_end) plan.problem.link.out[carried_column<T>(item) + e] = v[i][e];
-		}
-	}
-	GPU_UNROLL for (int i = 0; i < KEEP; i++)
-		if (me + i * THREADS_OF < items) carried_load<T>(norm.weight, me + i * THREADS_OF, sum[i]);
-	const float scale = 1.0f / sqrtf(consumer_sum(squares, scratch) / (float)k + norm.eps);
-	GPU_UNROLL for (int i = 0; i < KEEP; i++) {
-		const int item = me + i * THREADS_OF;
-		if (item >= items) continue;
-		GPU_UNROLL for (int e = 0; e + 1 < E; e += 2) {
-			uint32_t *at = (uint32_t *)(resident + carried_column<T>(item) + e);
-			if (e < carried_count<T>(item)) *at = tensor_pack<T>(v[i][e] * scale * sum[i][e], v[i][e + 1] * scale * sum[i][e + 1]);
-		}
-	}
-	for (int i = k + me; i < padded; i += THREADS_OF) resident[i] = gpu_narrow<T>(0.0f);
-	consumer_sync();
-}
-
-/* What of x a block keeps for all of its tiles, or nothing. */
-template <typename T, int MT> GPU_TEMPLATE void make_resident(const skinny_plan &plan, T *resident, float *scratch, uint32_t *taken)
-{
-	if (MT == 1 && plan.problem.link.kind == LINEAR_RECEIVE) normalise_received<T>(plan, resident, scratch, taken);
-	else if (plan.problem.norm.x) normalise<T>(plan, resident, scratch);
-	else gpu_wait_previous();
 }
 
 /* Where a lane reads its row of a matrix in shared memory: a slice is `rows` lines of 128 bytes. A chunk of 16 bytes lies where its number, by exclusive or
@@ -325,30 +247,6 @@ template <typename T, int MT, int R> GPU_TEMPLATE void finish_tile(const skinny_
 	}
 }
 
-/* A tile of one token to all ranks, as packets: groups of 16 rows. Wave 0: lane l < R has row l, and lanes l < R / 16 * group packet l. */
-template <typename T, int R> GPU_TEMPLATE void send_tile(const skinny_plan &plan, const float *sums, int tile, const p2p_use &use)
-{
-	constexpr int GROUP = carried<T>::group;
-	const int lane = (int)threadIdx.x, from = lane / GROUP % (R / CARRIED_GROUP) * CARRIED_GROUP + lane % GROUP * carried<T>::elements;
-	const int item = tile * (R / CARRIED_GROUP) * GROUP + lane;
-	const float mine = lane < R ? get_sum<1, R>(sums, 0, lane) : 0.0f, next = __shfl_down_sync(0xffffffffu, mine, 1);
-	const uint32_t pair = tensor_pack<T>(mine, next);
-	uint32_t data[PACKET_WORDS];
-	GPU_UNROLL for (int i = 0; i < PACKET_WORDS; i++) data[i] = gpu_shfl(pair, (from + 2 * i) % 32); /* behind the group's last: never read */
-	if (lane < R / CARRIED_GROUP * GROUP && item < plan.problem.gemm.n / CARRIED_GROUP * GROUP) carried_put(plan.problem.link.sum.view, use, item, data);
-}
-
-/* What stands for finish_tile where the sum is carried. `begun`: this block has sent a tile. */
-template <typename T, int R> GPU_TEMPLATE void send_sums(const skinny_plan &plan, const float *sums, int tile, const producer_state &s, bool begun)
-{
-	if (threadIdx.x >= 32) return;
-	barrier_wait(s.told, 0);
-	const p2p_use use = p2p_taken(plan.problem.link.sum.view, s.taken);
-	if (!use.number) return;
-	if (blockIdx.x == 0 && !begun) carried_announce(plan.problem.link.sum.view, s.taken);
-	send_tile<T, R>(plan, sums, tile, use);
-}
-
 template <typename T, int MT, int R, int KC> GPU_TEMPLATE void consume(const skinny_plan &plan, unsigned char *shared, const producer_state &s)
 {
 	const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32, w_row = lane % 16, token = lane % 8;
@@ -359,7 +257,8 @@ template <typename T, int MT, int R, int KC> GPU_TEMPLATE void consume(const ski
 	float *sums = (float *)(shared + plan.sums_at);
 	int stage = 0;
 	uint32_t parity = 0;
-	make_resident<T, MT>(plan, (T *)(shared + plan.resident_at), sums, s.taken);
+	if (resident) normalise<T>(plan, (T *)(shared + plan.resident_at), sums);
+	else gpu_wait_previous();
 	for (int tile = (int)blockIdx.x; tile < plan.tiles; tile += (int)gridDim.x) {
 		const tile_item item = fetch_tile_item<T, R>(plan.problem, tile, (int)threadIdx.x);
 		float acc[R / 16][MT][4] = {};
@@ -375,8 +274,7 @@ template <typename T, int MT, int R, int KC> GPU_TEMPLATE void consume(const ski
 		}
 		put_sums<MT, R / 16, R>(sums, acc, warp);
 		consumer_sync();
-		if (MT == 1 && plan.problem.link.kind == LINEAR_SEND) send_sums<T, R>(plan, sums, tile, s, tile != (int)blockIdx.x);
-		else finish_tile<T, MT, R>(plan, sums, tile, item);
+		finish_tile<T, MT, R>(plan, sums, tile, item);
 		consumer_sync(); /* sums may be overwritten */
 	}
 }
@@ -387,27 +285,20 @@ template <typename T, int MT, int R, int KC> __global__ void __launch_bounds__(T
 {
 	extern __shared__ __align__(1024) unsigned char skinny_shared[];
 	const uint32_t barriers = tensor_shared_address(skinny_shared);
-	producer_state s = {barriers + BARRIER_BYTES, barriers, barriers + 8 * MAX_STAGES, barriers + TOLD_AT, (uint32_t *)(skinny_shared + TAKEN_AT), 0};
+	producer_state s = {barriers + BARRIER_BYTES, barriers, barriers + 8 * MAX_STAGES, 0};
 	if (threadIdx.x == CONSUMERS * 32) {
 		asm volatile("prefetch.tensormap [%0];" ::"l"(&plan.w) : "memory");
 		if (!plan.problem.norm.x) asm volatile("prefetch.tensormap [%0];" ::"l"(&plan.x) : "memory");
 		for (int i = 0; i < plan.stages; i++) barrier_init(s.full + 8 * i, 1), barrier_init(s.empty + 8 * i, CONSUMERS);
-		barrier_init(s.told, 1);
 		barrier_init_done();
 	}
 	__syncthreads();
 	if (threadIdx.x / 32 < CONSUMERS) {
 		consume<T, MT, R, KC>(plan, skinny_shared, s);
-		return;
-	}
-	if (threadIdx.x % 32 == 0) {
+	} else if (threadIdx.x % 32 == 0) {
 		asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(s.policy));
 		produce<R, KC>(plan, s);
 	}
-	if (plan.problem.link.kind != LINEAR_RECEIVE || blockIdx.x > 0) return;
-	__syncwarp();
-	const p2p_view &view = plan.problem.link.sum.view;
-	if (!gpu_shfl(gpu_load_volatile(&view.state->stop), 0)) carried_end(view);
 }
 
 /* ---- launch */
@@ -466,9 +357,6 @@ bool skinny_can(const struct gpu_context *context, const struct fused_problem *p
 	                                              (uintptr_t)problem->norm.weight % 16 == 0
 	                                    : (uintptr_t)p->x % 16 == 0 && p->x_stride % 8 == 0;
 	if (p->type == DTYPE_F32 || p->m < 1 || p->m > SKINNY_MAX_ROWS || p->k % SLICE || p->k < SLICE || (uintptr_t)p->w % 16 || p->w_stride % 8 || !x_fits) return false;
-	if (problem->link.kind == LINEAR_SEND && (p->m != 1 || problem->ending != LINEAR_STORE || p->accumulate || p->bias || p->n % CARRIED_GROUP)) return false;
-	if (problem->link.kind == LINEAR_RECEIVE && (p->m != 1 || !problem->norm.x || p->k / CARRIED_GROUP * carried_group_packets(p->type) > RECEIVE_KEEP * CONSUMERS * 32))
-		return false;
 	if (problem->ending == LINEAR_SWIGLU && p->n % 32) return false;
 	if (problem->ending == LINEAR_ROPE && problem->rope.head_dim % 32) return false;
 	return strcmp(context->props.arch, "sm_90") == 0;

@@ -4,7 +4,6 @@
  * A wave sums one output, or the two outputs of a pair, at a time and walks many: blocks stay for the whole kernel, so that x is made once for each of them and
  * loads never stop: while a wave multiplies one batch of 16-byte pieces, the next one, of this row or of its next, is on its way.
  */
-#include "device/gpu/carried_device.h"
 #include "device/gpu/gpu.h"
 #include "device/gpu/linear.h"
 #include "device/gpu/linear_device.h"
@@ -70,49 +69,9 @@ template <typename T> GPU_TEMPLATE void decode_stage(const fused_problem &p, T *
 	gpu_sync();
 }
 
-/* As decode_stage of the norm of x + the sum that is received, which the blocks write to link.out, a share each. `kept`: float [K]; a thread reads what it
- * wrote itself. Lets the next kernel start. */
-template <typename T> GPU_TEMPLATE void decode_receive(const fused_problem &p, T *shared, float *kept, float *scratch)
-{
-	GPU_SHARED(uint32_t, taken, 2);
-	constexpr int E = carried<T>::elements;
-	const carried_sum &s = p.link.sum;
-	if (threadIdx.x == 0) carried_take_receive(s.view, taken);
-	gpu_sync();
-	gpu_start_next();
-	const p2p_use use = p2p_taken(s.view, taken);
-	const int items = s.cols / CARRIED_GROUP * carried<T>::group, lane = (int)threadIdx.x % GPU_WARP, me = (int)threadIdx.x;
-	const int share = (int)((long long)items * blockIdx.x / gridDim.x), share_end = (int)((long long)items * (blockIdx.x + 1) / gridDim.x);
-	float squares = 0;
-	bool alive = use.number != 0;
-	for (int item = me; item - lane < items; item += DECODE_THREADS) {
-		float v[E] = {}, bias[E] = {}, sum[1][E];
-		packet_words own[1];
-		carried_get<1>(s.view, use, s.view.rank, item, 0, items, own, &alive);
-		if (item < items) carried_load_residual<T>(p.norm.x, item, v);
-		if (item < items && s.bias) carried_load<T>(s.bias, item, bias);
-		carried_add<T, 1>(s.view, use, item, 0, items, own, &alive, sum);
-		GPU_UNROLL for (int i = 0; i < E; i++) {
-			if (item >= items || i >= carried_count<T>(item)) break;
-			const int c = carried_column<T>(item) + i;
-			v[i] = gpu_add(v[i], s.bias ? gpu_add(sum[0][i], bias[i]) : sum[0][i]);
-			if (item >= share && item < share_end) p.link.out[c] = v[i];
-			kept[c] = v[i];
-			squares += v[i] * v[i];
-		}
-	}
-	const float scale = 1.0f / sqrtf(gpu_block_sum(squares, scratch) / (float)s.cols + p.norm.eps);
-	for (int item = me; item < items; item += DECODE_THREADS)
-		for (int i = 0; i < carried_count<T>(item); i++) {
-			const int c = carried_column<T>(item) + i;
-			shared[c] = gpu_narrow<T>(kept[c] * scale * p.norm.weight[c]);
-		}
-	gpu_sync();
-}
-
 /* Wave w of all waves: units w, w + waves, ...: an output (ROWS 1) or a pair. Lane l: pieces l, l + GPU_WARP, ... of K. W: rows aligned to 16 bytes, K a multiple of
- * a piece. Dynamic shared memory: x[K]; RECEIVE: then f32 [K]. */
-template <typename T, int ROWS, int DEPTH, bool RECEIVE> GPU_KERNEL(DECODE_THREADS) gemv_decode_kernel(GPU_PARAMETER fused_problem p, int units)
+ * a piece. Dynamic shared memory: x[K]. */
+template <typename T, int ROWS, int DEPTH> GPU_KERNEL(DECODE_THREADS) gemv_decode_kernel(fused_problem p, int units)
 {
 	GPU_DYNAMIC_SHARED(dynamic);
 	GPU_SHARED(float, scratch, 32);
@@ -121,12 +80,10 @@ template <typename T, int ROWS, int DEPTH, bool RECEIVE> GPU_KERNEL(DECODE_THREA
 	const int lane = (int)threadIdx.x % GPU_WARP, waves = (int)(gridDim.x * (DECODE_THREADS / GPU_WARP));
 	int unit = (int)(blockIdx.x * (DECODE_THREADS / GPU_WARP) + threadIdx.x / GPU_WARP), k0 = 0;
 	decode_batch<ROWS, DEPTH> batch, next;
-	if (!RECEIVE && unit < units) decode_load<T, ROWS, DEPTH>(batch, p, unit, lane * vec);
-	if (!RECEIVE) gpu_wait_previous();
-	if (!RECEIVE) gpu_start_next();
-	if (RECEIVE) decode_receive<T>(p, x, (float *)(x + p.gemm.k), scratch);
-	else decode_stage<T>(p, x, scratch);
-	if (RECEIVE && unit < units) decode_load<T, ROWS, DEPTH>(batch, p, unit, lane * vec); /* sooner the registers would not hold it */
+	if (unit < units) decode_load<T, ROWS, DEPTH>(batch, p, unit, lane * vec);
+	gpu_wait_previous();
+	gpu_start_next();
+	decode_stage<T>(p, x, scratch);
 	float acc[ROWS] = {};
 	ending_item item = fetch_ending<T>(p, unit < units ? 0 : p.gemm.m, decode_row(p, unit), decode_row(p, unit) + decode_pair(p));
 	while (unit < units) {
@@ -142,9 +99,6 @@ template <typename T, int ROWS, int DEPTH, bool RECEIVE> GPU_KERNEL(DECODE_THREA
 		}
 		batch = next, unit = next_unit, k0 = next_k0;
 	}
-	if (!RECEIVE) return;
-	gpu_wait_previous();
-	if (blockIdx.x == 0 && threadIdx.x < GPU_WARP && !gpu_shfl(gpu_load_volatile(&p.link.sum.view.state->stop), 0)) carried_end(p.link.sum.view);
 }
 
 bool decode_can(const struct gpu_context *context, const struct fused_problem *problem)
@@ -155,27 +109,24 @@ bool decode_can(const struct gpu_context *context, const struct fused_problem *p
 	if (!problem->norm.x && (uintptr_t)p->x % 16) return false;
 	if (problem->ending == LINEAR_ROPE && (problem->rope.head_dim % 2 || p->n % problem->rope.head_dim)) return false;
 	if (problem->ending == LINEAR_SWIGLU && p->n % 2) return false;
-	if (problem->link.kind == LINEAR_SEND || (problem->link.kind == LINEAR_RECEIVE && (uintptr_t)problem->norm.x % 8)) return false;
-	return (size_t)p->k * (dtype_bytes(p->type) + (problem->link.kind == LINEAR_RECEIVE ? sizeof(float) : 0)) + 1024 <= context->props.max_shared;
+	return (size_t)p->k * dtype_bytes(p->type) + 1024 <= context->props.max_shared;
 }
 
-template <typename T, int ROWS, int DEPTH, bool RECEIVE> static gpu_error decode_run(const struct gpu_context *context, const fused_problem &problem)
+template <typename T, int ROWS, int DEPTH> static gpu_error decode_run(const struct gpu_context *context, const fused_problem &problem)
 {
 	const int units = problem.gemm.n / ROWS, waves = DECODE_THREADS / context->props.warp;
-	const size_t shared = (size_t)problem.gemm.k * (sizeof(T) + (RECEIVE ? sizeof(float) : 0));
+	const size_t shared = (size_t)problem.gemm.k * sizeof(T);
 	const int most = DECODE_BLOCKS * context->props.multiprocessors, blocks = (units + waves - 1) / waves;
 	if (shared > 32 * 1024) {
-		gpu_error code = gpu_allow_shared((gemv_decode_kernel<T, ROWS, DEPTH, RECEIVE>), context->props.max_shared - 1024);
+		gpu_error code = gpu_allow_shared((gemv_decode_kernel<T, ROWS, DEPTH>), context->props.max_shared - 1024);
 		if (code != GPU_OK) return code;
 	}
-	return GPU_LAUNCH((gemv_decode_kernel<T, ROWS, DEPTH, RECEIVE>), dim3((unsigned)(blocks < most ? blocks : most)), dim3(DECODE_THREADS), shared, context->stream, problem, units);
+	return GPU_LAUNCH((gemv_decode_kernel<T, ROWS, DEPTH>), dim3((unsigned)(blocks < most ? blocks : most)), dim3(DECODE_THREADS), shared, context->stream, problem, units);
 }
 
 template <typename T> static gpu_error decode_typed(const struct gpu_context *context, const fused_problem &problem)
 {
-	if (problem.link.kind == LINEAR_RECEIVE)
-		return problem.ending == LINEAR_STORE ? decode_run<T, 1, 4, true>(context, problem) : decode_run<T, 2, 2, true>(context, problem);
-	return problem.ending == LINEAR_STORE ? decode_run<T, 1, 4, false>(context, problem) : decode_run<T, 2, 2, false>(context, problem);
+	return problem.ending == LINEAR_STORE ? decode_run<T, 1, 4>(context, problem) : decode_run<T, 2, 2>(context, problem);
 }
 
 enum status decode_launch(const struct gpu_context *context, const struct fused_problem *problem, struct error *err)

@@ -27,9 +27,6 @@ static enum status check_types(const struct linear_args *a, struct error *err)
 		            dtype_name(a->x.dtype));
 	if (a->y.dtype != a->x.dtype && a->y.dtype != DTYPE_F32)
 		return FAIL(err, UNSUPPORTED, "linear: from %s to %s; %s or F32 is wanted", dtype_name(a->x.dtype), dtype_name(a->y.dtype), dtype_name(a->x.dtype));
-	if (a->send && (a->accumulate || !a->split || a->split->spans != 1 || a->send->dtype != a->y.dtype || a->send->rows != a->y.rows || a->send->cols != a->y.cols))
-		return FAIL(err, BAD_INPUT, "linear: [%d,%d] %s in %d spans to be sent as a part of [%d,%d] %s; the same of both and one span are wanted", a->y.rows, a->y.cols,
-		            dtype_name(a->y.dtype), a->split ? a->split->spans : 0, a->send->rows, a->send->cols, dtype_name(a->send->dtype));
 	if (a->accumulate && a->y.dtype != DTYPE_F32) return FAIL(err, UNSUPPORTED, "linear: adding to y of type %s; F32 is wanted", dtype_name(a->y.dtype));
 	return STATUS_OK;
 }
@@ -172,24 +169,11 @@ static enum status invariant_run(const struct gpu_context *context, const struct
 	return by_tile(context, &p, &tree, err);
 }
 
-/* The kernel that multiplies sends, where it can. *done false: nothing has been launched. */
-static enum status send_run(const struct gpu_context *context, const struct linear_args *a, const struct way_preference *preferred, bool *done, struct error *err)
-{
-	const struct fused_problem whole = {.gemm = problem_of(a, 0), .link = {.kind = LINEAR_SEND, .sum = *a->send}};
-	const bool skinny = !context->invariant && (!preferred || preferred->way.kernel == WAY_SKINNY) && skinny_can(context, &whole);
-	const struct skinny_shape shape = !skinny ? (struct skinny_shape){0} : preferred ? preferred->way.skinny : skinny_default(context, &whole);
-	*done = shape.rows > 0;
-	return *done ? by_skinny(context, &whole, &shape, err) : STATUS_OK;
-}
-
 enum status linear_run(struct stream *stream, const struct linear_args *args, const struct way_preference *preferred, struct error *err)
 {
 	const struct gpu_context *context = gpu_context(stream);
 	TRY(check_args(args, err));
 	if (args->x.rows == 0 || args->weight->n == 0) return STATUS_OK;
-	bool sent = false;
-	if (args->send) TRY(send_run(context, args, preferred, &sent, err));
-	if (sent) return STATUS_OK;
 	for (int i = 0; i < (args->split ? args->split->spans : 1); i++) {
 		if (context->invariant) {
 			TRY(invariant_run(context, args, i, err));
@@ -198,7 +182,6 @@ enum status linear_run(struct stream *stream, const struct linear_args *args, co
 			TRY(gemm_run(context, &p, preferred, err));
 		}
 	}
-	if (args->send) return carried_send(context, args->send, args->y.data, args->y.row_stride, err);
 	return STATUS_OK;
 }
 

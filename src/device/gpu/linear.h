@@ -6,7 +6,7 @@
 #ifndef TANDEM_DEVICE_GPU_LINEAR_H
 #define TANDEM_DEVICE_GPU_LINEAR_H
 
-#include "device/gpu/carried.h"
+#include "device/gpu/context.h"
 #include "device/ops.h"
 
 #define GEMV_MAX_ROWS 16
@@ -54,21 +54,11 @@ struct linear_norm {
 	float eps;
 };
 
-/* The half of a carried sum that the kernel does besides. SEND: y goes to all ranks, in place of memory. RECEIVE: norm.x is the residual, to which the sum
- * is added first; the result, of one row, is written to `out` as well. */
-enum linear_link_kind { LINEAR_ALONE, LINEAR_SEND, LINEAR_RECEIVE };
-struct linear_link {
-	enum linear_link_kind kind;
-	struct carried_sum sum;
-	float *out;
-};
-
 struct fused_problem {
 	struct gemm_problem gemm; /* n: rows of W */
 	enum linear_ending ending;
 	struct linear_rope rope;
 	struct linear_norm norm;
-	struct linear_link link;
 };
 
 #ifdef __cplusplus
