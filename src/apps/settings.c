@@ -68,7 +68,9 @@ static const struct option rows[] = {
 	{.name = "target", .type = OPTION_TEXT, .argument = "NAME|FILE", .group = "Ranks and devices", AT(target), .absent = "none",
 	 .commands = COMMAND_PLAN, .help = "which kernels are legal on gfx936, gfx90a, gfx942, h200, a100, cpu, or a device described in a JSON file"},
 	{.name = "threads", .type = OPTION_INT, .argument = "N", .group = "Ranks and devices", AT(threads), .absent = "the cores this process may use",
-	 .commands = DEVICES, .help = "CPU threads of all ranks together", .min = 1, .max = 1024},
+	 .commands = DEVICES & ~COMMAND_PRESCREEN, .help = "CPU threads of all ranks together", .min = 1, .max = 1024},
+	{.name = "threads", .type = OPTION_INT, .argument = "N", .group = "Ranks and devices", AT(threads), .absent = "the cores over the largest world size",
+	 .commands = COMMAND_PRESCREEN, .help = "CPU threads of the rank that is measured", .min = 1, .max = 1024},
 	{.name = "isa", .type = OPTION_CHOICE, .argument = "auto|avx512|avx2|c", .group = "Ranks and devices", AT(isa), .initial = "auto",
 	 .commands = DEVICES, .help = "CPU instruction set; the results are the same bits"},
 

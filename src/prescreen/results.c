@@ -6,7 +6,6 @@
 
 #include "base/mem.h"
 
-
 const char *problem_op_name(enum problem_op op)
 {
 	static const char *const names[] = {
@@ -130,16 +129,6 @@ bool result_confirmed(const struct results *results, const struct result_problem
 	for (int i = 0; i < problem->places; i++)
 		if (!results_find_chain(results, problem->place[i].world_size, problem->linear.m)) return false;
 	return true;
-}
-
-bool linear_key_equal(const struct linear_key *a, const struct linear_key *b)
-{
-	return a->use == b->use && a->dtype == b->dtype && a->n == b->n && a->k == b->k && a->m == b->m;
-}
-
-bool variant_equal(const struct variant *a, const struct variant *b)
-{
-	return strcmp(a->kernel, b->kernel) == 0 && strcmp(a->mode, b->mode) == 0;
 }
 
 static bool attention_equal(const struct attention_problem *a, const struct attention_problem *b)

@@ -208,8 +208,6 @@ bool result_problem_chained(const struct result_problem *problem);
 bool result_confirmed(const struct results *results, const struct result_problem *problem, const struct result_candidate *candidate);
 void result_candidate_fini(struct result_candidate *candidate);
 
-bool linear_key_equal(const struct linear_key *a, const struct linear_key *b);
-bool variant_equal(const struct variant *a, const struct variant *b); /* kernel and mode */
 /* The same question: op, phase, key. */
 bool result_problem_equal(const struct result_problem *a, const struct result_problem *b);
 /* NULL if there is none. */

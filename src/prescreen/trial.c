@@ -1,5 +1,6 @@
 #include "prescreen/trial.h"
 
+#include <assert.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -73,6 +74,7 @@ void trial_weights_close(struct trial_weights *w)
 
 static enum status take(struct trial *t, size_t bytes, const char *what, void **out, struct error *err)
 {
+	assert(t->allocations < TRIAL_ALLOCATIONS);
 	TRY(t->bench->ops->alloc(t->bench->device, bytes ? bytes : 1, MEM_WORKSPACE, what, out, err));
 	t->allocation[t->allocations++] = *out;
 	return STATUS_OK;
@@ -146,6 +148,7 @@ static enum status add_region(struct trial *t, struct trial_region region, const
 {
 	void *memory;
 	TRY(take(t, span_bytes(&region), what, &memory, err));
+	assert(t->regions < TRIAL_REGIONS);
 	region.device = memory;
 	t->region[t->regions++] = region;
 	t->host_bytes += span_bytes(&region);

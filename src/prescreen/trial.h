@@ -58,6 +58,7 @@ struct trial_region {
 	bool sparse;         /* only some of it is written (a cache): what the baseline leaves alone must stay so */
 };
 #define TRIAL_REGIONS 2
+#define TRIAL_ALLOCATIONS 16
 
 struct trial {
 	struct bench *bench;
@@ -67,7 +68,7 @@ struct trial {
 	struct sum_split split;
 	float *x;            /* [m][k] as the device sees it */
 	float *norm;         /* [k] */
-	void *allocation[16];
+	void *allocation[TRIAL_ALLOCATIONS];
 	int allocations;
 	void *device_x, *device_h, *device_norm, *device_gate_up;
 	struct rms_norm_args between; /* x.data NULL: nothing stands between two calls */

@@ -59,9 +59,9 @@ succeeds "explain" 20 run "$m" --tokens 1,2,3 -n 3 --ignore-eos --tp 2 --explain
 succeeds "bench step explains" 60 bench step "$m" --context 16 --steps 4 --prefill 16 --batch 2 --explain-dispatch && {
 	grep -Eq '^ +2  attn o, mlp down +64 x 64 ' "$out" && ok "bench step explains" || not_ok "bench step explains" "$(tail -3 "$out")"
 }
-timeout -s TERM 6 "$tandem" serve "$m" --port 0 --max-running 4 --explain-dispatch >"$out" 2>"$err" &
+timeout -s TERM 60 "$tandem" serve "$m" --port 0 --max-running 4 --explain-dispatch >"$out" 2>"$err" &
 server=$!
-for _ in $(seq 50); do grep -q 'serving' "$err" && break; sleep 0.1; done
+for _ in $(seq 600); do grep -q 'serving' "$err" && break; sleep 0.1; done
 kill "$server" 2>/dev/null; wait "$server" 2>/dev/null
 for rows in 1 2 4 255; do
 	grep -Eq "^ +$rows  attn qkv, mlp gate_up " "$err" && ok "serve explains $rows rows" || not_ok "serve explains $rows rows" "$(head -c 400 "$err" | tr '\n' '|')"

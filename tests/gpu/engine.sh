@@ -67,6 +67,12 @@ for name in qwen3_5 qwen3_next-dense; do
 	close "16 bit $name" "$golden/$name" $prompt "$hybrid_vocab" $bound_bf16
 done
 
+# Both in one layer.
+for name in qwen3_next-moe qwen3_5-moe; do
+	mixed=$(copy_model $name) && set_config "$mixed" dtype '"float32"' && set_config "$mixed" torch_dtype '"float32"'
+	for p in $degrees; do close "f32 $name tp $p" "$mixed" 1,2,3,4,5,6 "$(json "$mixed/expect.json" cases 0 shape 1)" $bound_f32 --tp "$p"; done
+done
+
 # --tp-invariant: one hash whatever the world size.
 want=
 for p in $degrees; do
