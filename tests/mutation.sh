@@ -207,6 +207,14 @@ mutant logits_of_a_whole_prompt src/prescreen/problems.c '	if (prefill && strcmp
 mutant newer_results_read src/prescreen/results_json.c '	if (version == RESULTS_VERSION) return STATUS_OK;' '	return STATUS_OK;'
 mutant unknown_result_ignored src/prescreen/results_json.c '		if (!has_name(table, more, key)) return' '		if (0) return'
 
+tests="tests/unit/test_chain.c tests/unit/planted_device.c"
+mutant unconfirmed_is_written src/prescreen/choose.c '	if (rule->results->chain_mode == CHAIN_ON && result_problem_chained(problem)' '	if (0'
+mutant unconfirmed_is_not_marked src/prescreen/choose.c '"%s", CHOOSE_UNCONFIRMED' '"%s", ""'
+mutant slower_chain_confirms src/prescreen/chain.c 'faster = t->low > 1;' 'faster = t->low > 0;'
+mutant together_is_not_tried src/prescreen/chain.c '		drop(c, entry, entries, &c->out.timing);' '		return STATUS_OK;'
+mutant chain_without_preference src/prescreen/chain.c 'linear_prefer(c->s->bench.stream, list, count, err)' 'linear_prefer(c->s->bench.stream, list, 0, err)'
+mutant resumed_chain_measured_again src/prescreen/screen.c '		if (chain_measured(results' '		if (0 && chain_measured(results'
+
 tests="tests/unit/test_whitelist.c tests/unit/files.c tests/unit/golden.c tests/unit/ranks.c" choose=src/prescreen/choose.c
 mutant range_over_a_slow_class $choose 'if (!problem->done) return NULL;' 'if (!problem->done) return NULL; if (!best && before) return before;'
 mutant range_over_a_wide_gap $choose 'y->m <= (int64_t)CHOOSE_MAX_STEP * x->m' '1'
@@ -216,7 +224,7 @@ mutant unsure_speed_up_is_taken $choose 'c->timing.low >= 1 && ' ''
 mutant any_order_always $choose '(c->requested.invariant || any_order)' '1'
 mutant unfinished_problem_counts $choose 'if (!problem->done) return NULL;' ''
 mutant ratio_of_the_best_class $choose 'list[i].taken->timing.speedup < e.ratio' 'list[i].taken->timing.speedup > e.ratio'
-mutant twins_disagree $choose '	agree_on_twins(list, count, any_order);' ''
+mutant twins_disagree $choose '	agree_on_twins(&rule, list, count);' ''
 mutant entries_may_overlap src/engine/whitelist.c 'p->m_low <= other->m_high && other->m_low <= p->m_high' 'p->m_low < other->m_low && 0'
 mutant shapes_not_compared src/engine/whitelist.c 'if (have && have->local_n == s->n && have->local_k == s->k) continue;' 'continue;'
 mutant versions_not_compared src/engine/whitelist.c 'if (strcmp(w->versions, versions)) return' 'if (0) return'

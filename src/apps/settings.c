@@ -154,6 +154,8 @@ static const struct option rows[] = {
 	 .help = "fewer repeats, weights that may stay in the cache: to see it work, not to decide by"},
 	{.name = "resume", .type = OPTION_FLAG, .group = "Prescreen", AT(resume), .commands = COMMAND_PRESCREEN,
 	 .help = "go on with what prescreen.json in --out has"},
+	{.name = "no-chain", .type = OPTION_FLAG, .group = "Prescreen", AT(no_chain), .commands = COMMAND_PRESCREEN,
+	 .help = "do not try what is kept in the chain of a layer's ops; the whitelist then marks what is not confirmed"},
 	{.name = "any-order", .type = OPTION_FLAG, .group = "Prescreen", AT(any_order), .commands = COMMAND_PRESCREEN | COMMAND_PRESCREEN_REPORT,
 	 .help = "CPU: the whitelist may hold kernels that sum in another order, so that logits are no longer the same bits everywhere"},
 	{.name = "out", .type = OPTION_TEXT, .argument = "DIR", .group = "Prescreen", AT(out), .initial = "prescreen", .commands = COMMAND_PRESCREEN,

@@ -153,6 +153,17 @@ const char *grid_why(const struct result_candidate *c, char text[2 * RESULTS_TEX
 	return text;
 }
 
+const char *grid_chain_text(const struct result_candidate *c, char text[2 * RESULTS_TEXT])
+{
+	const struct result_confirm *confirm = &c->confirm;
+	text[0] = 0;
+	if (confirm->outcome == OUTCOME_KEEP)
+		snprintf(text, 2 * RESULTS_TEXT, "confirmed in the chain: %.2f us less a call, %.4fx (%.4f to %.4f)", confirm->gain_us, confirm->timing.speedup, confirm->timing.low,
+		         confirm->timing.high);
+	else if (confirm->outcome != OUTCOME_OPEN) snprintf(text, 2 * RESULTS_TEXT, "not confirmed: %s", confirm->detail);
+	return text;
+}
+
 const char *grid_row_text(const struct grid_row *row, char text[RESULTS_TEXT])
 {
 	if (row->op == PROBLEM_LINEAR) snprintf(text, RESULTS_TEXT, "%s M=%d", row->phase, row->m);

@@ -63,6 +63,7 @@ void results_fini(struct results *results)
 {
 	for (int i = 0; i < results->problems; i++) problem_fini(&results->problem[i]);
 	free(results->problem);
+	free(results->chain);
 	*results = (struct results){0};
 }
 
@@ -101,6 +102,33 @@ enum status result_set_launches(struct result_launches *out, const struct kernel
 	memcpy(out->item, item, (size_t)count * sizeof *item);
 	out->count = count;
 	return STATUS_OK;
+}
+
+enum status results_add_chain(struct results *results, const struct result_chain *chain, struct error *err)
+{
+	TRY(mem_grow((void **)&results->chain, (size_t)results->chains + 1, sizeof *results->chain, "chains", err));
+	results->chain[results->chains++] = *chain;
+	return STATUS_OK;
+}
+
+const struct result_chain *results_find_chain(const struct results *results, int world_size, int rows)
+{
+	for (int i = 0; i < results->chains; i++)
+		if (results->chain[i].world_size == world_size && results->chain[i].rows == rows) return &results->chain[i];
+	return NULL;
+}
+
+bool result_problem_chained(const struct result_problem *problem)
+{
+	return problem->op == PROBLEM_LINEAR && strcmp(problem->phase, "decode") == 0;
+}
+
+bool result_confirmed(const struct results *results, const struct result_problem *problem, const struct result_candidate *candidate)
+{
+	if (candidate->confirm.outcome != OUTCOME_KEEP || !problem->places) return false;
+	for (int i = 0; i < problem->places; i++)
+		if (!results_find_chain(results, problem->place[i].world_size, problem->linear.m)) return false;
+	return true;
 }
 
 static bool attention_equal(const struct attention_problem *a, const struct attention_problem *b)

@@ -88,6 +88,9 @@ struct trial {
 
 /* `weights` are of the problem's n, k and dtype and stay open longer. */
 enum status trial_open(struct trial *out, struct bench *bench, struct trial_weights *weights, const struct result_problem *problem, struct error *err) NODISCARD;
+/* Without poison and reference: to be issued and timed, as one op of a chain. */
+enum status trial_open_unchecked(struct trial *out, struct bench *bench, struct trial_weights *weights, const struct result_problem *problem,
+                                 struct error *err) NODISCARD;
 void trial_close(struct trial *trial);
 
 /* Puts the op on the stream, with copy number `copy` modulo the copies. */
