@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Mutation test: breaks one rule of the sharding or of the model at a time in a copy of one source file, links the golden test against
 # it, and expects that test to fail; then the same for rules of GGUF files, of the static checks of kernels, of whitelists and reports, and of the scheduler and the KV pools with the simulator. A mutant that passes means that the suite would not notice the fault. The unbroken build must pass.
-# The mutants are ordinary faults of tensor-parallel engines (guide, "common errors"), written as replacements of one line.
+# The mutants are ordinary faults of tensor-parallel engines, most of them replacements of one line.
 set -u
 cd "$(dirname "$0")/.." || exit 2
 build=build

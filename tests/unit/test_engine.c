@@ -288,7 +288,7 @@ static void walk(const char *point, const char *kind, int P, int rank, int seq, 
 static void walk_all(int P)
 {
 	static const char *const points[] = {"load", "reserve", "barrier", "ready", "kernel", "sample", "shutdown"};
-	static const char *const kinds[] = {"error", "oom", "exit", "stall:3000"};
+	static const char *const kinds[] = {"error", "oom", "exit", "stall:2000"};
 	int32_t want[TOKENS];
 	struct tandem *engine = open_with((struct tandem_options){.world_size = 1});
 	greedy(engine, want);
@@ -320,7 +320,7 @@ static void test_a_single_rank_that_dies_is_noticed(void **state)
 	greedy(engine, want);
 	tandem_close(&engine);
 	walk("kernel", "exit", 1, 0, 3, want);
-	walk("kernel", "stall:3000", 1, 0, 3, want);
+	walk("kernel", "stall:2000", 1, 0, 3, want);
 }
 
 static void test_close_while_nothing_ran_and_half_open(void **state)
