@@ -6,11 +6,6 @@
 
 #include "base/mem.h"
 
-static int rows_of(const struct result_problem *problem)
-{
-	return problem->op == PROBLEM_LINEAR ? problem->linear.m : problem->attention.rows;
-}
-
 static int context_of(const struct result_problem *problem)
 {
 	return problem->op == PROBLEM_LINEAR ? 0 : problem->attention.context;
@@ -21,7 +16,7 @@ static struct grid_row *find_row(struct grid *grid, const struct result_problem 
 {
 	for (int i = 0; i < grid->rows; i++) {
 		struct grid_row *row = &grid->row[i];
-		if (row->op == problem->op && row->m == rows_of(problem) && row->context == context_of(problem) && !row->at[column] && !strcmp(row->family, place->family) &&
+		if (row->op == problem->op && row->m == result_problem_rows(problem) && row->context == context_of(problem) && !row->at[column] && !strcmp(row->family, place->family) &&
 		    !strcmp(row->phase, problem->phase))
 			return row;
 	}
@@ -42,7 +37,7 @@ static enum status add_place(struct grid *grid, const struct result_problem *pro
 		TRY(mem_grow(&list, (size_t)grid->rows + 1, sizeof *row, "rows of a report", err));
 		grid->row = list;
 		row = &grid->row[grid->rows++];
-		*row = (struct grid_row){.family = place->family, .phase = problem->phase, .op = problem->op, .m = rows_of(problem), .context = context_of(problem)};
+		*row = (struct grid_row){.family = place->family, .phase = problem->phase, .op = problem->op, .m = result_problem_rows(problem), .context = context_of(problem)};
 	}
 	row->at[column] = problem;
 	return STATUS_OK;

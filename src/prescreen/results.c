@@ -143,6 +143,11 @@ bool result_problem_equal(const struct result_problem *a, const struct result_pr
 	return a->op == PROBLEM_LINEAR ? linear_key_equal(&a->linear, &b->linear) : attention_equal(&a->attention, &b->attention);
 }
 
+int result_problem_rows(const struct result_problem *problem)
+{
+	return problem->op == PROBLEM_LINEAR ? problem->linear.m : problem->attention.rows;
+}
+
 struct result_problem *results_find(const struct results *results, const struct result_problem *like)
 {
 	for (int i = 0; i < results->problems; i++)

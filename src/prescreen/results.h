@@ -210,6 +210,8 @@ void result_candidate_fini(struct result_candidate *candidate);
 
 /* The same question: op, phase, key. */
 bool result_problem_equal(const struct result_problem *a, const struct result_problem *b);
+/* Token rows. */
+int result_problem_rows(const struct result_problem *problem);
 /* NULL if there is none. */
 struct result_problem *results_find(const struct results *results, const struct result_problem *like);
 /* "decode M=1 mlp_in [34816 x 5120]", "prefill attention 12+2 of 256, 512 rows over 512 keys" */
