@@ -203,7 +203,7 @@ test: ## set up, build with -Werror, and run every suite (about 35 minutes on tw
 	@$(MAKE) --no-print-directory -s -j$(JOBS) WERROR=1 BACKENDS="cpu emu" WARP=64 SAN=asan gpu-programs
 	@bash tests/run.sh layers unit sim check mutation e2e fuzz model-check asan tsan emu32 emu64 emu-asan gpu-compile python
 
-quick: ## the suites that a change is tried against while writing it (about a minute)
+quick: ## the suites that a change is tried against while writing it (about two minutes)
 	@sh tools/deps.sh test
 	@$(MAKE) --no-print-directory -s -j$(JOBS) WERROR=1 programs
 	@bash tests/run.sh layers unit sim check

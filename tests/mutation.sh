@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Mutation test: breaks one rule of the sharding or of the model at a time in a copy of one source file, links the golden test against
 # it, and expects that test to fail; then the same for rules of GGUF files, of the static checks of kernels, of whitelists and reports, and of the scheduler and the KV pools with the simulator. A mutant that passes means that the suite would not notice the fault. The unbroken build must pass.
-# The mutants are ordinary faults of tensor-parallel engines (guide, "common errors"), written as replacements of one line.
+# The mutants are ordinary faults of tensor-parallel engines, most of them replacements of one line.
 set -u
 cd "$(dirname "$0")/.." || exit 2
 build=build
@@ -100,7 +100,9 @@ mutant rope_position_off_by_one src/engine/rank.c 'rope_row(table, at + i,' 'rop
 mutant qk_norm_forgotten src/engine/forward.c '	if (c->qk_norm) {' '	if (0) {'
 mutant window_off_by_one src/engine/forward.c '? c->sliding_window : 0})' '? c->sliding_window + 1 : 0})'
 mutant window_on_every_layer src/engine/forward.c 'c->layer_kind[layer] == LAYER_SLIDING ? c->sliding_window : 0' 'c->sliding_window'
-mutant norms_swapped src/engine/forward.c 'TRY(norm(rank, s, w->post_norm, err));' 'TRY(norm(rank, s, w->input_norm, err));'
+mutant norms_swapped src/engine/forward.c 'TRY(norm(rank, s, w->post_norm, err));
+		TRY(column_parallel(rank, s->h, &w->gate_up, w->gate_up_bias, gate_up, err));' 'TRY(norm(rank, s, w->input_norm, err));
+		TRY(column_parallel(rank, s->h, &w->gate_up, w->gate_up_bias, gate_up, err));'
 mutant shared_physical_blocks src/engine/rank.c 'kv_slot(rank->pool, plan->slot[plan->seq_of_row[i]], plan->position[i])' 'rank->options.kv.block_tokens + plan->position[i]'
 mutant head_slice_in_the_wrong_place src/engine/loader.c '	w->head_begin = begin;' '	w->head_begin = begin; if (rank->world_size > 1 && rank->index == 1) w->head_begin = 0;'
 
@@ -205,6 +207,14 @@ mutant logits_of_a_whole_prompt src/prescreen/problems.c '	if (prefill && strcmp
 mutant newer_results_read src/prescreen/results_json.c '	if (version == RESULTS_VERSION) return STATUS_OK;' '	return STATUS_OK;'
 mutant unknown_result_ignored src/prescreen/results_json.c '		if (!has_name(table, more, key)) return' '		if (0) return'
 
+tests="tests/unit/test_chain.c tests/unit/planted_device.c"
+mutant unconfirmed_is_written src/prescreen/choose.c '	if (rule->results->chain_mode == CHAIN_ON && result_problem_chained(problem)' '	if (0'
+mutant unconfirmed_is_not_marked src/prescreen/choose.c '"%s", CHOOSE_UNCONFIRMED' '"%s", ""'
+mutant slower_chain_confirms src/prescreen/chain.c 'faster = t->low > 1;' 'faster = t->low > 0;'
+mutant together_is_not_tried src/prescreen/chain.c '		drop(c, entry, entries, &c->out.timing);' '		return STATUS_OK;'
+mutant chain_without_preference src/prescreen/chain.c 'linear_prefer(c->s->bench.stream, list, count, err)' 'linear_prefer(c->s->bench.stream, list, 0, err)'
+mutant resumed_chain_measured_again src/prescreen/screen.c '		if (chain_measured(results' '		if (0 && chain_measured(results'
+
 tests="tests/unit/test_whitelist.c tests/unit/files.c tests/unit/golden.c tests/unit/ranks.c" choose=src/prescreen/choose.c
 mutant range_over_a_slow_class $choose 'if (!problem->done) return NULL;' 'if (!problem->done) return NULL; if (!best && before) return before;'
 mutant range_over_a_wide_gap $choose 'y->m <= (int64_t)CHOOSE_MAX_STEP * x->m' '1'
@@ -214,7 +224,7 @@ mutant unsure_speed_up_is_taken $choose 'c->timing.low >= 1 && ' ''
 mutant any_order_always $choose '(c->requested.invariant || any_order)' '1'
 mutant unfinished_problem_counts $choose 'if (!problem->done) return NULL;' ''
 mutant ratio_of_the_best_class $choose 'list[i].taken->timing.speedup < e.ratio' 'list[i].taken->timing.speedup > e.ratio'
-mutant twins_disagree $choose '	agree_on_twins(list, count, any_order);' ''
+mutant twins_disagree $choose '	agree_on_twins(&rule, list, count);' ''
 mutant entries_may_overlap src/engine/whitelist.c 'p->m_low <= other->m_high && other->m_low <= p->m_high' 'p->m_low < other->m_low && 0'
 mutant shapes_not_compared src/engine/whitelist.c 'if (have && have->local_n == s->n && have->local_k == s->k) continue;' 'continue;'
 mutant versions_not_compared src/engine/whitelist.c 'if (strcmp(w->versions, versions)) return' 'if (0) return'

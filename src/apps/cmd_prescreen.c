@@ -12,6 +12,7 @@
 #include "apps/prescreen_files.h"
 #include "apps/prescreen_text.h"
 #include "base/mem.h"
+#include "prescreen/chain.h"
 #include "prescreen/problems.h"
 #include "prescreen/screen.h"
 #include "tandem.h"
@@ -46,6 +47,14 @@ static enum status save(void *context, const struct results *results, struct err
 	return results_save(results, p->path, err);
 }
 
+static void say_chain(const struct screen_progress *s, const char *problem, char *line, size_t bytes)
+{
+	char left[32] = "";
+	double rest = s->chains_measured ? s->chain_seconds / s->chains_measured * (s->chains - s->chains_done) : -1;
+	if (rest >= 0) snprintf(left, sizeof left, ", %d:%02d left", (int)rest / 60, (int)rest % 60);
+	snprintf(line, bytes, "chain %d/%d%s: TP%d, %.120s, candidate %d of %d", s->chains_done + 1, s->chains, left, s->world_size, problem, s->candidate + 1, s->candidates);
+}
+
 static void progress(void *context, const struct screen_progress *s)
 {
 	struct prescreen *p = context;
@@ -54,6 +63,7 @@ static void progress(void *context, const struct screen_progress *s)
 	double rest = s->measured ? s->seconds / s->measured * (s->problems - s->done) : -1;
 	if (rest >= 0) snprintf(left, sizeof left, ", %d:%02d left", (int)rest / 60, (int)rest % 60);
 	snprintf(line, sizeof line, "%d/%d%s: %.120s, candidate %d of %d", s->done + 1, s->problems, left, problem, s->candidate + 1, s->candidates);
+	if (s->chains) say_chain(s, problem, line, sizeof line);
 	console_status(&p->console, line);
 	if (p->console.verbose && s->candidate == 0) log_write(&p->log, LOG_INFO, "%s", line);
 }
@@ -143,7 +153,11 @@ static void say_open(const struct prescreen *p)
 {
 	int done = 0;
 	for (int i = 0; i < p->results.problems; i++) done += p->results.problem[i].done;
+	int chains, measured;
+	chain_count(&p->results, &chains, &measured);
 	if (done < p->results.problems) fprintf(stderr, "tandem: %s has %d of %d problems; go on with the same command and --resume\n", p->path, done, p->results.problems);
+	else if (p->results.chain_mode == CHAIN_ON && measured < chains)
+		fprintf(stderr, "tandem: %s has %d of %d chains; go on with the same command and --resume\n", p->path, measured, chains);
 }
 
 /* The whitelist and the reports. Heads alone, of a model that has no linear to measure here, give none. */
@@ -165,12 +179,13 @@ static enum status write_files(const struct prescreen *p, struct error *err)
 static enum status run(struct prescreen *p, struct error *err)
 {
 	const struct settings *s = p->settings;
-	struct screen_options options = {.config = &p->config, .quick = s->quick, .rotate_bytes = s->quick ? QUICK_ROTATE_BYTES : -1, .budget_s = s->budget,
-	                                 .timeout_ms = s->timeout_ms, .stop = stop, .progress = progress, .save = save, .context = p};
+	struct screen_options options = {.config = &p->config, .chain = !s->no_chain, .any_order = s->any_order, .quick = s->quick,
+	                                 .rotate_bytes = s->quick ? QUICK_ROTATE_BYTES : -1, .budget_s = s->budget, .timeout_ms = s->timeout_ms, .stop = stop, .progress = progress, .save = save, .context = p};
 	if (!s->degrees.count) return FAIL(err, USAGE, "--tp: has no world size; give some such as 1,2,4");
 	TRY(model_config_load(&p->config, s->model, &p->log, err));
 	TRY(open_fleet(p, err));
 	options.ops = p->fleet.ops;
+	options.any_order |= strcmp(options.ops->name, "cpu") != 0;
 	options.device = &p->fleet.options[0];
 	TRY(make_problems(p, err));
 	TRY(make_folder(p, err));

@@ -29,6 +29,7 @@ static const struct detail {
 	                    "faster than what the dispatch takes by itself. A candidate must be legal, be what was asked for and something else than the baseline, write all of its "
 	                    "output and nothing else, give the same bits each time, and be as close to a double-precision reference as its type allows; only then is it timed, in "
 	                    "pairs with the baseline. Weights are invented: MODEL needs config.json only.\n\n"
+	                    "Then what is kept for decode is tried in the chain of a layer's ops, where launches overlap: only what makes that faster enters the whitelist.\n\n"
 	                    "An interrupt, or the end of --budget, leaves a file that --resume goes on with. Nothing else should run on the machine.",
 	 "tandem prescreen MODEL --tp 1,2,4 --device cuda --out MODEL.h200\ntandem prescreen MODEL --phase decode --families mlp --quick"},
 	{COMMAND_VERIFY, "Runs the same prompts on one rank and on several, and compares logits and greedy tokens. On CPU they must be the same bits.",

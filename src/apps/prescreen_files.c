@@ -5,6 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "prescreen/chain.h"
 #include "prescreen/choose.h"
 #include "prescreen/report.h"
 
@@ -51,5 +52,10 @@ enum status prescreen_files_say(const struct results *results, const char *folde
 {
 	TRY(buf_printf(out, err, "%s: %s has %d entr%s for %d problems (hash %.12s); %s, %s\n", folder, PRESCREEN_WHITELIST, whitelist->entries,
 	               whitelist->entries == 1 ? "y" : "ies", results->problems, whitelist->hash, PRESCREEN_MARKDOWN, PRESCREEN_PAGE));
+	int chains, measured;
+	chain_count(results, &chains, &measured);
+	if (results->chain_mode == CHAIN_OFF && chains) TRY(buf_puts(out, "linears of decode were not confirmed in a chain: what is faster alone can be slower in a step\n", err));
+	if (results->chain_mode == CHAIN_ON && measured < chains)
+		TRY(buf_printf(out, err, "%d of %d chains were measured: linears of decode that the others would confirm stay with the default\n", measured, chains));
 	return results->complete ? STATUS_OK : buf_puts(out, "the results are not complete: what was not measured stays with the default\n", err);
 }

@@ -65,7 +65,7 @@ struct settings {
 	struct int_list classes, contexts; /* --rows, --contexts */
 	const char *phase, *families;
 	double budget, keep, reject; /* budget s, 0: none */
-	bool resume, quick, any_order;
+	bool resume, quick, any_order, no_chain;
 
 	/* bench serve */
 	int requests, concurrency, vocab;

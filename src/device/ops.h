@@ -276,17 +276,17 @@ struct norm_input {
 };
 
 /* From the residual stream to queries and cache: norm, linear (+ bias), q and k norm, rope, kv write. Queries end up in the first columns of
- * `qkv`; what its other columns hold afterwards is not defined. */
+ * `qkv`; what the columns of k and v hold afterwards is not defined. Further rows of the weight are outputs behind them, as the linear gives them. */
 struct attention_in_args {
 	struct norm_input in;
-	const struct linear_weight *weight; /* [(q + 2 kv) D, H]: q, k, v rows */
+	const struct linear_weight *weight; /* [(q + 2 kv) D + more, H]: q, k, v rows, more (an output gate's) */
 	const float *bias;                  /* [its n] or NULL */
 	const float *q_norm, *k_norm;       /* [D] or NULL */
 	int q_heads, kv_heads, head_dim, rotary_dim; /* local */
 	const struct step_rows *rows;
 	const struct kv_cache *cache;
 	int layer;
-	struct tensor qkv; /* [T, (q + 2 kv) D] sharded */
+	struct tensor qkv; /* [T, (q + 2 kv) D + more] sharded */
 };
 
 /* out = swiglu(rms_norm(x) W^T + bias). */

@@ -1,5 +1,5 @@
 /* variant.h: the ways in which a back end can compute one linear, or attention, by name, so that they can be measured against each other and one of them be asked
- * for (design §7). Plain data.
+ * for. Plain data.
  *
  * One mechanism serves measuring and serving: a stream is told what to prefer for a key (device_ops.linear_prefer), and the ops dispatch as always. What was
  * asked for, what the dispatch made of it (device_ops.linear_ran), and what a recorded graph shows (device_ops.graph_kernels) are three things, and
@@ -10,6 +10,7 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <string.h>
 
 #include "base/dtype.h"
 
@@ -45,6 +46,11 @@ struct linear_key {
 	int n, k, m;
 };
 
+static inline bool linear_key_equal(const struct linear_key *a, const struct linear_key *b)
+{
+	return a->use == b->use && a->dtype == b->dtype && a->n == b->n && a->k == b->k && a->m == b->m;
+}
+
 /* A way to compute it. Names are stable: they stand in files. */
 #define VARIANT_KERNEL_BYTES 32
 #define VARIANT_MODE_BYTES 96
@@ -53,6 +59,12 @@ struct variant {
 	char mode[VARIANT_MODE_BYTES];     /* "4 rows, 640 threads"; "" where there is but one */
 	bool invariant;                    /* same bits as the back end's invariant order */
 };
+
+/* Kernel and mode. */
+static inline bool variant_equal(const struct variant *a, const struct variant *b)
+{
+	return strcmp(a->kernel, b->kernel) == 0 && strcmp(a->mode, b->mode) == 0;
+}
 
 /* For rows m_low to m_high of a key (its own m does not count) this variant is to be taken. */
 struct linear_preference {

@@ -45,17 +45,12 @@ enum status dispatch_agree(struct group *group, int rank, uint64_t sequence, con
 	return STATUS_OK;
 }
 
-static bool same_key(const struct linear_key *a, const struct linear_key *b)
-{
-	return a->n == b->n && a->k == b->k && a->m == b->m && a->use == b->use && a->dtype == b->dtype;
-}
-
 void dispatch_record(struct rank *rank, enum linear_use use, const struct linear_weight *weight, int rows)
 {
 	struct dispatch_notes *notes = rank->notes;
 	const struct linear_key key = {.use = use, .dtype = weight->dtype, .n = weight->n, .k = weight->k, .m = rows};
 	int i = 0;
-	while (i < notes->count && !same_key(&notes->item[i].key, &key)) i++;
+	while (i < notes->count && !linear_key_equal(&notes->item[i].key, &key)) i++;
 	if (i == DISPATCH_MAX_NOTES) {
 		notes->missed++;
 		return;

@@ -156,7 +156,7 @@ static enum status attention_in(struct rank *rank, int layer, const struct kept 
 
 	const float *cos_sin = c->two_ropes && c->layer_kind[layer] == LAYER_SLIDING ? rank->buffers.cos_sin_local : rank->rows.cos_sin;
 
-	if (FUSED(attention_in, &w->qkv) && !c->attn_output_gate && !c->two_ropes) {
+	if (FUSED(attention_in, &w->qkv) && !c->two_ropes) {
 		RUN(attention_in, {.in = {.x = s->x, .weight = w->input_norm, .eps = c->rms_eps, .h = s->h, .done = s->normed},
 		                   .weight = &w->qkv.part[0], .bias = w->qkv_bias, .q_norm = w->q_norm, .k_norm = w->k_norm, .q_heads = shape.q_heads,
 		                   .kv_heads = shape.kv_heads, .head_dim = c->head_dim, .rotary_dim = c->rotary_dim, .rows = kept->rows,

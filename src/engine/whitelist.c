@@ -73,7 +73,7 @@ static enum status check_entry(const struct whitelist *w, int i, const char *who
 	if (!isfinite(e->ratio) || e->ratio < w->keep)
 		return FAIL(err, BAD_INPUT, "%s: %s: ratio %g is below keep, %g; only what was faster may be in a whitelist", whose, what, e->ratio, w->keep);
 	if (!p->variant.invariant && !w->any_order)
-		return FAIL(err, BAD_INPUT, "%s: %s: '%s' has another order of summation, but any_order is false", whose, what, p->variant.kernel);
+		return FAIL(err, BAD_INPUT, "%s: %s: '%s' has another order of summation, but any_order is false; run tandem prescreen anew", whose, what, p->variant.kernel);
 	for (int j = 0; j < i; j++) {
 		const struct linear_preference *other = &w->entry[j].prefer;
 		if (same_problem(&other->key, &p->key) && p->m_low <= other->m_high && other->m_low <= p->m_high)

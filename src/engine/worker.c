@@ -152,6 +152,7 @@ static enum status rejoin(struct worker *w, struct error *err)
 {
 	struct rank *rank = &w->rank;
 	graphs_forget(rank);
+	if (rank->notes) rank->notes->rehearsal = false; /* a rehearsal may be what failed */
 	TRY(join_group(w, err));
 	TRY(graphs_record(rank, err));
 	return meet(rank, err);

@@ -1,6 +1,6 @@
 /* config.h: a model's config.json and generation_config.json (or a GGUF file's metadata) as one plain struct. Every size of the engine comes from here or
  * from the checkpoint (S1). Old and new key styles are accepted; what tandem does not implement is refused by name. A model that
- * can be planned but not run (hybrid, MoE, quantised …) loads with `cannot_run` set. Owner: the caller; immutable after load.
+ * can be planned but not run (quantised safetensors, more experts a token than there is room for) loads with `cannot_run` set. Owner: the caller; immutable after load.
  *
  * Defaults are those of the HF configuration classes, except for the sizes that make a model (hidden_size, intermediate_size,
  * num_hidden_layers, num_attention_heads, vocab_size): these must be in the file. All sizes are bounded so that no product of them

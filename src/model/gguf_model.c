@@ -233,7 +233,7 @@ static enum status refuse_unknown(struct reader *r)
 	int64_t experts = 0, window = 0, width = 0;
 	char key[80];
 	TRY(gguf_int(r->file, key_of(r, "expert_count", key), 0, INT32_MAX, &experts, r->err));
-	if (experts > 0) return refuse(r, "expert_count", "mixture of experts is not implemented");
+	if (experts > 0) return refuse(r, "expert_count", "experts are not read from GGUF files; take the model as a folder of safetensors");
 	TRY(gguf_int(r->file, key_of(r, "attention.sliding_window", key), 0, INT32_MAX, &window, r->err));
 	if (window && strcmp(r->architecture->name, "llama") != 0 && !r->architecture->gemma)
 		return refuse(r, "attention.sliding_window", "which layers it is for is not said; convert the model without it");

@@ -37,6 +37,11 @@ enum status candidate_stopped(const struct screen *s, struct error *err)
 	return STATUS_OK;
 }
 
+bool candidate_out_of_budget(const struct screen *s)
+{
+	return s->options->budget_s > 0 && (double)(clock_ns() - s->started_ns) / 1e9 >= s->options->budget_s;
+}
+
 PRINTF_LIKE(3, 4) static void reject(struct result_candidate *c, enum reason reason, const char *format, ...)
 {
 	va_list args;
@@ -226,30 +231,38 @@ static enum status time_loop(struct screen *s, struct trial *t, int calls, doubl
 	return STATUS_OK;
 }
 
-/* us of one call. */
-static enum status time_side(struct screen *s, struct trial *t, const struct result_problem *p, const struct side *side, double *us, struct error *err)
+enum status candidate_time_graph(struct screen *s, struct graph *graph, double *us, struct error *err)
 {
 	const struct device_ops *ops = s->bench.ops;
+	uint64_t deadline = clock_deadline_ms((uint64_t)s->bench.timeout_ms);
 	float ms;
-	if (!side->graph) {
-		TRY(prefer(s, p, &side->variant, err));
-		return time_loop(s, t, side->calls, us, err);
-	}
 	if (!ops->event_create_timed) {
 		uint64_t start = clock_ns();
-		TRY(ops->graph_launch(side->graph, s->bench.stream, err));
-		TRY(trial_sync(t, err));
-		*us = (double)(clock_ns() - start) / 1e3 / side->calls;
+		TRY(ops->graph_launch(graph, s->bench.stream, err));
+		TRY(ops->stream_sync(s->bench.stream, deadline, NULL, err));
+		*us = (double)(clock_ns() - start) / 1e3;
 		return STATUS_OK;
 	}
 	if (!s->from) TRY(ops->event_create_timed(s->bench.device, &s->from, err));
 	if (!s->to) TRY(ops->event_create_timed(s->bench.device, &s->to, err));
 	TRY(ops->event_record(s->from, s->bench.stream, err));
-	TRY(ops->graph_launch(side->graph, s->bench.stream, err));
+	TRY(ops->graph_launch(graph, s->bench.stream, err));
 	TRY(ops->event_record(s->to, s->bench.stream, err));
-	TRY(trial_sync(t, err));
+	TRY(ops->stream_sync(s->bench.stream, deadline, NULL, err));
 	TRY(ops->event_elapsed_ms(s->from, s->to, &ms, err));
-	*us = (double)ms * 1e3 / side->calls;
+	*us = (double)ms * 1e3;
+	return STATUS_OK;
+}
+
+/* us of one call. */
+static enum status time_side(struct screen *s, struct trial *t, const struct result_problem *p, const struct side *side, double *us, struct error *err)
+{
+	if (!side->graph) {
+		TRY(prefer(s, p, &side->variant, err));
+		return time_loop(s, t, side->calls, us, err);
+	}
+	TRY(candidate_time_graph(s, side->graph, us, err));
+	*us /= side->calls;
 	return STATUS_OK;
 }
 

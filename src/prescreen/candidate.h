@@ -1,4 +1,5 @@
-/* candidate.h: inside the prescreen: one candidate of one problem (screen.h says in which steps). Shared by screen.c and candidate.c. */
+/* candidate.h: inside the prescreen: one candidate of one problem (screen.h says in which steps). Shared by screen.c,
+ * candidate.c and chain.c. */
 #ifndef TANDEM_PRESCREEN_CANDIDATE_H
 #define TANDEM_PRESCREEN_CANDIDATE_H
 
@@ -32,6 +33,8 @@ struct screen {
 	uint64_t started_ns;
 	double seconds_before; /* of the runs that this one goes on with */
 	int measured;
+	uint64_t chains_ns; /* when the first chain of this run began */
+	int chains_measured;
 	struct side baseline; /* of the problem in work */
 	struct event *from, *to;
 	int next_copy;
@@ -41,6 +44,9 @@ struct screen {
 void candidate_target(struct target *out, const struct device *device, const struct device_limits *limits);
 /* Everything about candidate `i`; an error is the run's, not the candidate's. */
 enum status candidate_run(struct screen *s, struct trial *trial, struct result_problem *problem, int i, double seconds, struct error *err) NODISCARD;
+/* us of one replay of a graph. */
+enum status candidate_time_graph(struct screen *s, struct graph *graph, double *us, struct error *err) NODISCARD;
+bool candidate_out_of_budget(const struct screen *s);
 /* Drops what belongs to the problem in work. */
 void candidate_forget(struct screen *s);
 /* CANCELLED if the run is to stop. */

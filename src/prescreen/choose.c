@@ -39,23 +39,35 @@ static const struct result_candidate *candidate_of(const struct result_problem *
 	return NULL;
 }
 
-/* Kept by its median, and not slower anywhere in the interval of that. */
-static bool may_take(const struct result_candidate *c, bool any_order)
+/* What decides for one whitelist. */
+struct rule {
+	const struct results *results;
+	bool any_order;
+};
+
+/* Kept by its median, not slower anywhere in the interval of that, and, where chains were measured, confirmed there. */
+static bool may_take(const struct rule *rule, const struct result_problem *problem, const struct result_candidate *c)
+{
+	if (rule->results->chain_mode == CHAIN_ON && result_problem_chained(problem) && !result_confirmed(rule->results, problem, c)) return false;
+	return choose_eligible(c, rule->any_order);
+}
+
+bool choose_eligible(const struct result_candidate *c, bool any_order)
 {
 	return c->outcome == OUTCOME_KEEP && c->timing.low >= 1 && (c->requested.invariant || any_order);
 }
 
 /* The fastest of one class; the one of the class before, where it is as good as that. */
-static const struct result_candidate *take(const struct result_problem *problem, const struct result_candidate *before, bool any_order)
+static const struct result_candidate *take(const struct rule *rule, const struct result_problem *problem, const struct result_candidate *before)
 {
 	const struct result_candidate *best = NULL;
 	if (!problem->done) return NULL;
 	for (int i = 0; i < problem->candidates; i++) {
 		const struct result_candidate *c = &problem->candidate[i];
-		if (may_take(c, any_order) && (!best || c->timing.speedup > best->timing.speedup)) best = c;
+		if (may_take(rule, problem, c) && (!best || c->timing.speedup > best->timing.speedup)) best = c;
 	}
 	const struct result_candidate *same = before && best ? candidate_of(problem, &before->requested) : NULL;
-	return same && may_take(same, any_order) && same->timing.speedup >= CHOOSE_NEAR * best->timing.speedup ? same : best;
+	return same && may_take(rule, problem, same) && same->timing.speedup >= CHOOSE_NEAR * best->timing.speedup ? same : best;
 }
 
 /* Appends the places of a problem that `text` does not name yet; what does not fit is left out, with dots. */
@@ -68,18 +80,18 @@ static void name_places(char text[WHITELIST_TEXT_BYTES], const struct result_pro
 		const char *at = strstr(text, place);
 		if (n < 0 || (at && (at[n] == ',' || !at[n])) || (used > 3 && !strcmp(text + used - 3, "..."))) continue;
 		if (used + (size_t)n + 2 + 5 >= WHITELIST_TEXT_BYTES) snprintf(text + used, WHITELIST_TEXT_BYTES - used, " ...");
-		else snprintf(text + used, WHITELIST_TEXT_BYTES - used, "%s%s", used ? ", " : "", place);
+		else snprintf(text + used, WHITELIST_TEXT_BYTES - used, "%s%s", used && text[used - 1] != ' ' ? ", " : "", place);
 	}
 }
 
 /* One problem twice (once as decode, once as prefill, say): what one of them does not keep is not taken. */
-static void agree_on_twins(struct choice *list, int count, bool any_order)
+static void agree_on_twins(const struct rule *rule, struct choice *list, int count)
 {
 	for (int i = 1; i < count; i++) {
 		struct choice *a = &list[i - 1], *b = &list[i];
 		if (!linear_key_equal(&a->problem->linear, &b->problem->linear)) continue;
 		const struct result_candidate *other = a->taken ? candidate_of(b->problem, &a->taken->requested) : NULL;
-		b->taken = other && b->problem->done && may_take(other, any_order) ? other : NULL;
+		b->taken = other && b->problem->done && may_take(rule, b->problem, other) ? other : NULL;
 		if (!b->taken) a->taken = NULL;
 	}
 }
@@ -90,7 +102,7 @@ static bool continues(const struct choice *a, const struct choice *b)
 	return same_linear(x, y) && a->taken && b->taken && variant_equal(&a->taken->requested, &b->taken->requested) && y->m <= (int64_t)CHOOSE_MAX_STEP * x->m;
 }
 
-static enum status add_ranges(struct whitelist *out, const struct choice *list, int count, struct error *err)
+static enum status add_ranges(struct whitelist *out, const struct rule *rule, const struct choice *list, int count, struct error *err)
 {
 	for (int from = 0, to; from < count; from = to) {
 		for (to = from + 1; to < count && continues(&list[to - 1], &list[to]);) to++;
@@ -99,6 +111,7 @@ static enum status add_ranges(struct whitelist *out, const struct choice *list, 
 		                                       .variant = list[from].taken->requested},
 		                            .ratio = list[from].taken->timing.speedup};
 		e.prefer.key.m = 0;
+		if (rule->results->chain_mode == CHAIN_OFF && result_problem_chained(list[from].problem)) snprintf(e.where, sizeof e.where, "%s", CHOOSE_UNCONFIRMED);
 		for (int i = from; i < to; i++) {
 			if (list[i].taken->timing.speedup < e.ratio) e.ratio = list[i].taken->timing.speedup;
 			name_places(e.where, list[i].problem);
@@ -140,6 +153,7 @@ static void fill_head(struct whitelist *out, const struct results *r, bool any_o
 
 static enum status fill(struct whitelist *out, const struct results *r, struct choice *list, bool any_order, struct error *err)
 {
+	const struct rule rule = {.results = r, .any_order = any_order};
 	int count = 0;
 	for (int i = 0; i < r->problems; i++)
 		if (r->problem[i].op == PROBLEM_LINEAR) list[count++].problem = &r->problem[i];
@@ -147,12 +161,12 @@ static enum status fill(struct whitelist *out, const struct results *r, struct c
 	qsort(list, (size_t)count, sizeof *list, by_key);
 	for (int i = 0; i < count; i++) {
 		bool follows = i && same_linear(&list[i - 1].problem->linear, &list[i].problem->linear);
-		list[i].taken = take(list[i].problem, follows ? list[i - 1].taken : NULL, any_order);
+		list[i].taken = take(&rule, list[i].problem, follows ? list[i - 1].taken : NULL);
 	}
-	agree_on_twins(list, count, any_order);
+	agree_on_twins(&rule, list, count);
 	fill_head(out, r, any_order);
 	TRY(add_shapes(out, list, count, err));
-	TRY(add_ranges(out, list, count, err));
+	TRY(add_ranges(out, &rule, list, count, err));
 	return whitelist_seal(out, "whitelist", err);
 }
 

@@ -6,11 +6,6 @@
 
 #include "base/mem.h"
 
-static int rows_of(const struct result_problem *problem)
-{
-	return problem->op == PROBLEM_LINEAR ? problem->linear.m : problem->attention.rows;
-}
-
 static int context_of(const struct result_problem *problem)
 {
 	return problem->op == PROBLEM_LINEAR ? 0 : problem->attention.context;
@@ -21,7 +16,7 @@ static struct grid_row *find_row(struct grid *grid, const struct result_problem 
 {
 	for (int i = 0; i < grid->rows; i++) {
 		struct grid_row *row = &grid->row[i];
-		if (row->op == problem->op && row->m == rows_of(problem) && row->context == context_of(problem) && !row->at[column] && !strcmp(row->family, place->family) &&
+		if (row->op == problem->op && row->m == result_problem_rows(problem) && row->context == context_of(problem) && !row->at[column] && !strcmp(row->family, place->family) &&
 		    !strcmp(row->phase, problem->phase))
 			return row;
 	}
@@ -42,7 +37,7 @@ static enum status add_place(struct grid *grid, const struct result_problem *pro
 		TRY(mem_grow(&list, (size_t)grid->rows + 1, sizeof *row, "rows of a report", err));
 		grid->row = list;
 		row = &grid->row[grid->rows++];
-		*row = (struct grid_row){.family = place->family, .phase = problem->phase, .op = problem->op, .m = rows_of(problem), .context = context_of(problem)};
+		*row = (struct grid_row){.family = place->family, .phase = problem->phase, .op = problem->op, .m = result_problem_rows(problem), .context = context_of(problem)};
 	}
 	row->at[column] = problem;
 	return STATUS_OK;
@@ -150,6 +145,17 @@ const char *grid_why(const struct result_candidate *c, char text[2 * RESULTS_TEX
 	else if (c->reason == REASON_STATIC) snprintf(text, bytes, "%s: %s", c->rule, c->verdict_detail);
 	else if (c->detail[0]) snprintf(text, bytes, "%s: %s", reason, c->detail);
 	else snprintf(text, bytes, "%s", reason[0] ? reason_text(c->reason) : outcome_name(c->outcome));
+	return text;
+}
+
+const char *grid_chain_text(const struct result_candidate *c, char text[2 * RESULTS_TEXT])
+{
+	const struct result_confirm *confirm = &c->confirm;
+	text[0] = 0;
+	if (confirm->outcome == OUTCOME_KEEP)
+		snprintf(text, 2 * RESULTS_TEXT, "confirmed in the chain: %.2f us less a call, %.4fx (%.4f to %.4f)", confirm->gain_us, confirm->timing.speedup, confirm->timing.low,
+		         confirm->timing.high);
+	else if (confirm->outcome != OUTCOME_OPEN) snprintf(text, 2 * RESULTS_TEXT, "not confirmed: %s", confirm->detail);
 	return text;
 }
 

@@ -77,7 +77,7 @@ static enum status add_linear(struct maker *m, const struct shapes *shapes, cons
 	return add(m, &p, shapes->world_size, f->family, f->count, err);
 }
 
-static int block_tokens(const struct device_ops *ops)
+int problems_block_tokens(const struct device_ops *ops)
 {
 	return ops->kv_block_tokens ? ops->kv_block_tokens : 32;
 }
@@ -90,7 +90,7 @@ static enum status add_attention(struct maker *m, const struct shapes *shapes, i
 	enum dtype dtype = m->ops->activation ? m->ops->activation(shapes->dtype) : DTYPE_F32;
 	struct result_problem p = {.op = PROBLEM_ATTENTION,
 	                           .attention = {.dtype = dtype, .q_heads = a->q_heads, .kv_heads = a->kv_heads, .head_dim = a->head_dim, .rows = rows,
-	                                         .context = prefill ? rows : context, .block_tokens = block_tokens(m->ops), .prefill = prefill}};
+	                                         .context = prefill ? rows : context, .block_tokens = problems_block_tokens(m->ops), .prefill = prefill}};
 	snprintf(p.phase, sizeof p.phase, "%s", phase_of(rows));
 	return add(m, &p, shapes->world_size, "attention", a->layers, err);
 }
@@ -125,16 +125,23 @@ static void describe_degree(struct result_degree *out, const struct model_config
 	out->gdn_v_dim = d->gdn_v_heads ? config->gdn.v_dim : 0;
 }
 
+void problems_shapes(struct shapes *out, struct plan_degree *degree, const struct model_config *config, const struct device_ops *ops, int world_size)
+{
+	enum dtype activation = ops->activation ? ops->activation(config->dtype) : DTYPE_F32;
+	const struct plan_options options = {.activation = activation, .kv = activation, .partial = activation};
+	struct plan_degree own;
+	if (!degree) degree = &own;
+	plan_degree(degree, config, world_size, &options);
+	shapes_of(out, config, degree);
+}
+
 static enum status add_degree(struct maker *m, int world_size, struct error *err)
 {
 	const struct problem_choice *c = m->choice;
-	enum dtype activation = m->ops->activation ? m->ops->activation(m->config->dtype) : DTYPE_F32;
-	const struct plan_options options = {.activation = activation, .kv = activation, .partial = activation};
 	struct plan_degree degree;
 	struct shapes shapes;
-	plan_degree(&degree, m->config, world_size, &options);
+	problems_shapes(&shapes, &degree, m->config, m->ops, world_size);
 	describe_degree(&m->out->degree[m->out->degrees++], m->config, &degree);
-	shapes_of(&shapes, m->config, &degree);
 	if (!shapes.legal) return STATUS_OK;
 	for (int i = 0; i < (c->rows ? c->row_count : SHAPES_CLASSES); i++) TRY(add_rows(m, &shapes, c->rows ? c->rows[i] : shapes_class[i].m, err));
 	return STATUS_OK;

@@ -13,11 +13,6 @@ struct reject {
 	char why[2 * RESULTS_TEXT]; /* "" where it was timed: those go together whatever the time */
 };
 
-static int rows_of(const struct result_problem *problem)
-{
-	return problem->op == PROBLEM_LINEAR ? problem->linear.m : problem->attention.rows;
-}
-
 static int in_order(const struct reject *a, const struct reject *b, bool rows_too)
 {
 	if (a->candidate->reason != b->candidate->reason) return a->candidate->reason < b->candidate->reason ? -1 : 1;
@@ -29,7 +24,7 @@ static int in_order(const struct reject *a, const struct reject *b, bool rows_to
 	text = strcmp(a->problem->phase, b->problem->phase);
 	if (!text) text = strcmp(a->why, b->why);
 	if (text || !rows_too) return text;
-	return (rows_of(a->problem) > rows_of(b->problem)) - (rows_of(a->problem) < rows_of(b->problem));
+	return (result_problem_rows(a->problem) > result_problem_rows(b->problem)) - (result_problem_rows(a->problem) < result_problem_rows(b->problem));
 }
 
 static int by_order(const void *a, const void *b)
@@ -67,7 +62,7 @@ static void name_rows(struct reject_group *group, const struct reject *list, int
 	size_t used = 0;
 	int last = -1;
 	for (int i = 0; i < count; i++) {
-		int rows = rows_of(list[i].problem);
+		int rows = result_problem_rows(list[i].problem);
 		if (rows == last) continue;
 		last = rows;
 		int n = snprintf(group->rows + used, sizeof group->rows - used, "%s%d", used ? ", " : "", rows);

@@ -114,6 +114,7 @@ static enum status put_evidence(struct page *p, const struct result_candidate *c
 		TRY(put_row(p, "time", line, err));
 	}
 	TRY(put_row(p, "verdict", grid_why(c, text), err));
+	if (grid_chain_text(c, text)[0]) TRY(put_row(p, "in the chain", text, err));
 	if (k->values) {
 		snprintf(line, sizeof line, "relative L2 %.3g (bound %.3g), largest %.3g (bound %.3g), %lld values", k->error.l2, k->bound.l2, k->error.max, k->bound.max,
 		         (long long)k->values);
@@ -138,6 +139,8 @@ static enum status put_candidates(struct page *p, const struct result_problem *p
 		TRY(put(p, grid_variant_text(&c->requested, text), err));
 		TRY(buf_printf(p->out, err, "<td>%s<td>", outcome_name(c->outcome)));
 		TRY(put(p, grid_why(c, text), err));
+		if (grid_chain_text(c, text)[0]) TRY(buf_puts(p->out, "<br>", err));
+		TRY(put(p, text, err));
 		TRY(buf_puts(p->out, "</tr>", err));
 	}
 	return buf_puts(p->out, "</table>", err);
@@ -202,6 +205,23 @@ static enum status put_grid(struct page *p, struct error *err)
 		TRY(buf_puts(p->out, last ? "</tr></tbody></table>\n" : "</tr>\n", err));
 	}
 	return STATUS_OK;
+}
+
+static enum status put_chains(struct page *p, struct error *err)
+{
+	const struct results *r = p->results;
+	if (r->chain_mode != CHAIN_ON) return STATUS_OK;
+	TRY(buf_puts(p->out, "<h2 id=chains>In the chain of a layer's ops</h2><p>All that is confirmed together, against the defaults.</p><table><thead><tr><th>degree<th>rows"
+	                     "<th>layers<th>kernels<th>defaults<th>with them<th>speed-up</tr></thead><tbody>", err));
+	for (int i = 0; i < r->chains; i++) {
+		const struct result_chain *c = &r->chain[i];
+		TRY(buf_printf(p->out, err, "<tr><th scope=row>TP%d<td>%d<td>%d<td>%d<td>", c->world_size, c->rows, c->layers, c->entries));
+		if (c->entries)
+			TRY(buf_printf(p->out, err, "%.1f us<td>%.1f us<td>%.4f× <small>%.4f to %.4f</small></tr>\n", c->timing.baseline_us, c->timing.us, c->timing.speedup, c->timing.low,
+			               c->timing.high));
+		else TRY(buf_puts(p->out, "-<td>-<td>-</tr>\n", err));
+	}
+	return buf_puts(p->out, "</tbody></table>", err);
 }
 
 static enum status put_flips(struct page *p, struct error *err)
@@ -322,6 +342,7 @@ enum status report_html(const struct results *results, struct buf *out, struct e
 	TRY_GOTO(put_head(&p, err), end);
 	TRY_GOTO(put_summary(&p, err), end);
 	TRY_GOTO(put_grid(&p, err), end);
+	TRY_GOTO(put_chains(&p, err), end);
 	TRY_GOTO(put_flips(&p, err), end);
 	TRY_GOTO(put_rejects(&p, err), end);
 	st = buf_puts(out, "</body></html>\n", err);

@@ -93,6 +93,39 @@ static enum status put_grid(const struct grid *grid, struct buf *out, struct err
 	return STATUS_OK;
 }
 
+static enum status put_tried(const struct result_problem *problem, const struct result_candidate *c, struct buf *out, struct error *err)
+{
+	char text[2 * RESULTS_TEXT];
+	if (c->confirm.outcome == OUTCOME_OPEN) return STATUS_OK;
+	TRY(buf_printf(out, err, "| TP%d ", c->confirm.world_size));
+	for (int i = 0; i < problem->places; i++) {
+		if (problem->place[i].world_size != c->confirm.world_size) continue;
+		TRY(put(out, problem->place[i].family, err));
+		break;
+	}
+	TRY(buf_printf(out, err, " | %d | ", problem->linear.m));
+	TRY(put(out, grid_variant_text(&c->requested, text), err));
+	TRY(buf_printf(out, err, " | %.3fx | ", c->timing.speedup));
+	TRY(put(out, grid_chain_text(c, text), err));
+	return buf_puts(out, " |\n", err);
+}
+
+static enum status put_chains(const struct results *r, struct buf *out, struct error *err)
+{
+	if (r->chain_mode != CHAIN_ON) return STATUS_OK;
+	TRY(buf_puts(out, "\n## In the chain of a layer's ops\n\nAll that is confirmed together, against the defaults.\n\n| degree | rows | layers | kernels | defaults | with them | speed-up |\n|---|---|---|---|---|---|---|\n", err));
+	for (int i = 0; i < r->chains; i++) {
+		const struct result_chain *c = &r->chain[i];
+		TRY(buf_printf(out, err, "| TP%d | %d | %d | %d | ", c->world_size, c->rows, c->layers, c->entries));
+		if (c->entries) TRY(buf_printf(out, err, "%.1f us | %.1f us | %.4fx (%.4f to %.4f) |\n", c->timing.baseline_us, c->timing.us, c->timing.speedup, c->timing.low, c->timing.high));
+		else TRY(buf_puts(out, "- | - | - |\n", err));
+	}
+	TRY(buf_puts(out, "\n| where | rows | candidate | alone | in the chain |\n|---|---|---|---|---|\n", err));
+	for (int i = 0; i < r->problems; i++)
+		for (int c = 0; c < r->problem[i].candidates; c++) TRY(put_tried(&r->problem[i], &r->problem[i].candidate[c], out, err));
+	return STATUS_OK;
+}
+
 static enum status put_flips(const struct degree_flips *flips, const struct grid *grid, struct buf *out, struct error *err)
 {
 	char text[2 * RESULTS_TEXT];
@@ -148,6 +181,7 @@ enum status report_markdown(const struct results *results, struct buf *out, stru
 	TRY_GOTO(rejects_init(&rejects, results, err), end);
 	TRY_GOTO(put_head(results, out, err), end);
 	TRY_GOTO(put_grid(&grid, out, err), end);
+	TRY_GOTO(put_chains(results, out, err), end);
 	TRY_GOTO(put_flips(&flips, &grid, out, err), end);
 	TRY_GOTO(put_rejects(&rejects, out, err), end);
 end:

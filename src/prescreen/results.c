@@ -6,7 +6,6 @@
 
 #include "base/mem.h"
 
-
 const char *problem_op_name(enum problem_op op)
 {
 	static const char *const names[] = {
@@ -64,6 +63,7 @@ void results_fini(struct results *results)
 {
 	for (int i = 0; i < results->problems; i++) problem_fini(&results->problem[i]);
 	free(results->problem);
+	free(results->chain);
 	*results = (struct results){0};
 }
 
@@ -104,14 +104,31 @@ enum status result_set_launches(struct result_launches *out, const struct kernel
 	return STATUS_OK;
 }
 
-bool linear_key_equal(const struct linear_key *a, const struct linear_key *b)
+enum status results_add_chain(struct results *results, const struct result_chain *chain, struct error *err)
 {
-	return a->use == b->use && a->dtype == b->dtype && a->n == b->n && a->k == b->k && a->m == b->m;
+	TRY(mem_grow((void **)&results->chain, (size_t)results->chains + 1, sizeof *results->chain, "chains", err));
+	results->chain[results->chains++] = *chain;
+	return STATUS_OK;
 }
 
-bool variant_equal(const struct variant *a, const struct variant *b)
+const struct result_chain *results_find_chain(const struct results *results, int world_size, int rows)
 {
-	return strcmp(a->kernel, b->kernel) == 0 && strcmp(a->mode, b->mode) == 0;
+	for (int i = 0; i < results->chains; i++)
+		if (results->chain[i].world_size == world_size && results->chain[i].rows == rows) return &results->chain[i];
+	return NULL;
+}
+
+bool result_problem_chained(const struct result_problem *problem)
+{
+	return problem->op == PROBLEM_LINEAR && strcmp(problem->phase, "decode") == 0;
+}
+
+bool result_confirmed(const struct results *results, const struct result_problem *problem, const struct result_candidate *candidate)
+{
+	if (candidate->confirm.outcome != OUTCOME_KEEP || !problem->places) return false;
+	for (int i = 0; i < problem->places; i++)
+		if (!results_find_chain(results, problem->place[i].world_size, problem->linear.m)) return false;
+	return true;
 }
 
 static bool attention_equal(const struct attention_problem *a, const struct attention_problem *b)
@@ -124,6 +141,11 @@ bool result_problem_equal(const struct result_problem *a, const struct result_pr
 {
 	if (a->op != b->op || strcmp(a->phase, b->phase) != 0) return false;
 	return a->op == PROBLEM_LINEAR ? linear_key_equal(&a->linear, &b->linear) : attention_equal(&a->attention, &b->attention);
+}
+
+int result_problem_rows(const struct result_problem *problem)
+{
+	return problem->op == PROBLEM_LINEAR ? problem->linear.m : problem->attention.rows;
 }
 
 struct result_problem *results_find(const struct results *results, const struct result_problem *like)

@@ -112,6 +112,26 @@ struct result_launches {
 	bool known; /* the back end can tell: from a recorded graph, else (count 0, known false) only linear_ran's name is there */
 };
 
+/* A kept candidate of a linear of decode, preferred in the chain of a layer's ops (chain.h). `outcome`: OPEN: it was not tried; KEEP: confirmed. */
+struct result_confirm {
+	enum outcome outcome;
+	int world_size;            /* of several degrees, that whose timing this is: the one where it gained least */
+	struct result_timing timing; /* us of the whole chain: defaults, and with this candidate */
+	double gain_us;            /* of one of its calls there; negative: slower */
+	char detail[RESULTS_TEXT]; /* why it is not confirmed, or "" */
+};
+
+/* The chain of one degree and number of rows: all confirmed candidates together. */
+struct result_chain {
+	int world_size, rows;
+	int layers, context;  /* of the chain; keys of a sequence */
+	int entries;          /* confirmed, after what was dropped; 0: the defaults stay */
+	struct result_timing timing; /* of these together; pairs 0: there was nothing to time */
+};
+
+/* What the results say of chains. UNKNOWN: a file from before there were any; OFF: not wanted; ON: those in the list are done. */
+enum chain_mode { CHAIN_UNKNOWN, CHAIN_OFF, CHAIN_ON };
+
 struct result_candidate {
 	struct variant requested, resolved; /* resolved.kernel "": it never ran */
 	struct result_launches observed;
@@ -124,6 +144,7 @@ struct result_candidate {
 	char detail[RESULTS_TEXT];          /* with the numbers; "" where there is nothing to say */
 	struct result_check check;
 	struct result_timing timing;
+	struct result_confirm confirm;
 };
 
 struct result_problem {
@@ -160,6 +181,9 @@ struct results {
 	bool complete;
 	struct result_degree degree[RESULTS_MAX_DEGREES];
 	int degrees;
+	enum chain_mode chain_mode;
+	struct result_chain *chain;  /* [chains] owned */
+	int chains;
 	struct result_problem *problem; /* [problems] owned */
 	int problems;
 };
@@ -175,12 +199,19 @@ struct result_problem *results_add_problem(struct results *results, struct error
 struct result_candidate *result_add_candidate(struct result_problem *problem, struct error *err);
 enum status result_add_place(struct result_problem *problem, int world_size, const char *family, int count, struct error *err) NODISCARD;
 enum status result_set_launches(struct result_launches *out, const struct kernel_launch *item, int count, struct error *err) NODISCARD;
+enum status results_add_chain(struct results *results, const struct result_chain *chain, struct error *err) NODISCARD;
+/* NULL: that chain was not measured to its end. */
+const struct result_chain *results_find_chain(const struct results *results, int world_size, int rows);
+/* A linear of decode: one that a chain decides about. */
+bool result_problem_chained(const struct result_problem *problem);
+/* A candidate that was confirmed, with the others, in the chain of every degree of its problem. */
+bool result_confirmed(const struct results *results, const struct result_problem *problem, const struct result_candidate *candidate);
 void result_candidate_fini(struct result_candidate *candidate);
 
-bool linear_key_equal(const struct linear_key *a, const struct linear_key *b);
-bool variant_equal(const struct variant *a, const struct variant *b); /* kernel and mode */
 /* The same question: op, phase, key. */
 bool result_problem_equal(const struct result_problem *a, const struct result_problem *b);
+/* Token rows. */
+int result_problem_rows(const struct result_problem *problem);
 /* NULL if there is none. */
 struct result_problem *results_find(const struct results *results, const struct result_problem *like);
 /* "decode M=1 mlp_in [34816 x 5120]", "prefill attention 12+2 of 256, 512 rows over 512 keys" */

@@ -68,6 +68,13 @@ static const struct field candidate_fields[] = {
 	TEXT(result_candidate, "verdict_detail", verdict_detail), NAME(result_candidate, "outcome", outcome, name_of_outcome, OUTCOME_COUNT),
 	NAME(result_candidate, "reason", reason, name_of_reason, REASON_COUNT), TEXT(result_candidate, "detail", detail),
 	OBJECT(result_candidate, "check", check, check_fields), OBJECT(result_candidate, "timing", timing, timing_fields), {0}};
+static const struct field confirm_fields[] = {
+	NAME(result_confirm, "outcome", outcome, name_of_outcome, OUTCOME_COUNT), INTEGER(result_confirm, "tp", world_size, 1, 65536),
+	OBJECT(result_confirm, "timing", timing, timing_fields), REAL(result_confirm, "gain_us", gain_us), TEXT(result_confirm, "detail", detail), {0}};
+static const struct field chain_fields[] = {
+	INTEGER(result_chain, "tp", world_size, 1, 65536), INTEGER(result_chain, "rows", rows, 1, MANY), INTEGER(result_chain, "layers", layers, 0, MANY),
+	INTEGER(result_chain, "context", context, 0, MANY), INTEGER(result_chain, "entries", entries, 0, MANY),
+	OBJECT(result_chain, "timing", timing, timing_fields), {0}};
 static const struct field linear_fields[] = {
 	NAME(linear_key, "use", use, name_of_use, LINEAR_USE_COUNT), NAME(linear_key, "dtype", dtype, name_of_dtype, DTYPE_COUNT),
 	INTEGER(linear_key, "n", n, 1, MANY), INTEGER(linear_key, "k", k, 1, MANY), INTEGER(linear_key, "m", m, 1, MANY), {0}};
@@ -147,7 +154,9 @@ static json_t *candidate_json(const struct result_candidate *c)
 {
 	json_t *object = object_json(candidate_fields, c);
 	json_t *launches = c->observed.known ? list_json(launch_fields, c->observed.item, c->observed.count, sizeof *c->observed.item) : json_null();
-	if (json_object_set_new(object, "launches", launches) == 0) return object;
+	int bad = json_object_set_new(object, "launches", launches);
+	if (c->confirm.outcome != OUTCOME_OPEN) bad |= json_object_set_new(object, "chain", object_json(confirm_fields, &c->confirm));
+	if (!bad) return object;
 	json_decref(object);
 	return NULL;
 }
@@ -171,6 +180,8 @@ json_t *results_json(const struct results *r)
 	bad |= json_object_set_new(object, "degrees", list_json(degree_fields, r->degree, r->degrees, sizeof *r->degree));
 	for (int i = 0; i < r->problems; i++) bad |= json_array_append_new(problems, problem_json(&r->problem[i]));
 	bad |= json_object_set_new(object, "problems", problems);
+	if (r->chain_mode == CHAIN_OFF) bad |= json_object_set_new(object, "chains", json_null());
+	if (r->chain_mode == CHAIN_ON) bad |= json_object_set_new(object, "chains", list_json(chain_fields, r->chain, r->chains, sizeof *r->chain));
 	json_decref(body);
 	if (!bad) return object;
 	json_decref(object);
@@ -271,7 +282,7 @@ static enum status read_object(const struct field *table, const char *const *mor
 	char text[64];
 	if (!json_is_object(object)) return FAIL(err, BAD_INPUT, "%s: %.*s: expected an object; the file is damaged", file, (int)strlen(section) - (*section != 0), section);
 	json_object_foreach((json_t *)object, key, value)
-		if (!has_name(table, more, key)) return FAIL(err, BAD_INPUT, "%s: %s%s: not a field of this format, version %d", file, section, fields_text(text, sizeof text, key), RESULTS_VERSION);
+		if (!has_name(table, more, key)) return FAIL(err, BAD_INPUT, "%s: %s%s: not a field of this format, version %d; correct the file", file, section, fields_text(text, sizeof text, key), RESULTS_VERSION);
 	for (const struct field *f = table; f->name; f++) TRY(read_field(&in, f, (char *)to + f->offset, err));
 	return STATUS_OK;
 }
@@ -302,9 +313,19 @@ static enum status read_launches(struct result_launches *out, const json_t *obje
 	return STATUS_OK;
 }
 
+/* Left out where the candidate was not tried in a chain. */
+static enum status read_confirm(struct result_confirm *out, const json_t *object, const char *file, const char *section, struct error *err)
+{
+	char inner[128];
+	const json_t *chain = json_object_get(object, "chain");
+	if (!chain) return STATUS_OK;
+	snprintf(inner, sizeof inner, "%.100schain.", section);
+	return read_object(confirm_fields, NULL, chain, file, inner, out, err);
+}
+
 static enum status read_candidates(struct result_problem *p, const json_t *object, const char *file, const char *section, struct error *err)
 {
-	static const char *const more[] = {"launches", NULL};
+	static const char *const more[] = {"launches", "chain", NULL};
 	const json_t *list;
 	char inner[128];
 	TRY(need_list(object, "candidates", file, section, &list, err));
@@ -315,6 +336,7 @@ static enum status read_candidates(struct result_problem *p, const json_t *objec
 		snprintf(inner, sizeof inner, "%.90scandidates[%zu].", section, i);
 		TRY(read_object(candidate_fields, more, item, file, inner, c, err));
 		TRY(read_launches(&c->observed, item, file, inner, err));
+		TRY(read_confirm(&c->confirm, item, file, inner, err));
 		if ((c->outcome == OUTCOME_BASELINE) == (i == 0)) continue;
 		return FAIL(err, BAD_INPUT, "%s: %soutcome: %s; the first candidate, and no other, is the baseline", file, inner, outcome_name(c->outcome));
 	}
@@ -371,6 +393,24 @@ static enum status read_degrees(struct results *out, const json_t *root, const c
 	return STATUS_OK;
 }
 
+/* Left out: a file from before there were chains; null: none were wanted. */
+static enum status read_chains(struct results *out, const json_t *root, const char *file, struct error *err)
+{
+	const json_t *list = json_object_get(root, "chains");
+	char section[64];
+	if (!list) return STATUS_OK;
+	out->chain_mode = json_is_null(list) ? CHAIN_OFF : CHAIN_ON;
+	if (out->chain_mode == CHAIN_OFF) return STATUS_OK;
+	TRY(need_list(root, "chains", file, "", &list, err));
+	for (size_t i = 0; i < json_array_size(list); i++) {
+		struct result_chain chain = {0};
+		snprintf(section, sizeof section, "chains[%zu].", i);
+		TRY(read_object(chain_fields, NULL, json_array_get(list, i), file, section, &chain, err));
+		TRY(results_add_chain(out, &chain, err));
+	}
+	return STATUS_OK;
+}
+
 static enum status read_head(const json_t *root, const char *file, struct error *err)
 {
 	struct fields in = {.object = root, .file = file, .section = ""};
@@ -387,10 +427,11 @@ static enum status read_head(const json_t *root, const char *file, struct error 
 
 static enum status from_object(struct results *out, const json_t *root, const char *file, struct error *err)
 {
-	static const char *const more[] = {"format", "version", "degrees", "problems", NULL};
+	static const char *const more[] = {"format", "version", "degrees", "problems", "chains", NULL};
 	TRY(read_head(root, file, err));
 	TRY(read_object(results_fields, more, root, file, "", out, err));
 	TRY(read_degrees(out, root, file, err));
+	TRY(read_chains(out, root, file, err));
 	return read_problems(out, root, file, err);
 }
 

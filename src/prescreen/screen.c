@@ -7,9 +7,11 @@
 #include "base/clock.h"
 #include "base/mem.h"
 #include "prescreen/candidate.h"
+#include "prescreen/chain.h"
 
 #define ROTATE_MOST ((int64_t)512 << 20)
 #define ROTATE_UNKNOWN ((int64_t)256 << 20) /* where the device does not say what its cache holds */
+#define BUDGET_PROBLEMS 0.8 /* part of the budget that the problems are to take, where chains follow */
 #define BUDGET_CANDIDATES 12 /* that a problem is taken to have, to divide the rest of the budget */
 
 static double seconds_since(uint64_t start)
@@ -47,6 +49,7 @@ static enum status open_device(struct screen *s, struct error *err)
 	const struct screen_options *o = s->options;
 	struct stream_options stream = {.max_head_dim = o->config->head_dim};
 	for (int i = 0; i < s->results->problems; i++) widen_stream(&stream, &s->results->problem[i], o->config);
+	if (o->chain) chain_widen(&stream, s->results, o);
 	TRY(o->ops->open(&s->bench.device, o->device, err));
 	return s->bench.device->vt->stream_create(s->bench.device, &stream, &s->bench.stream, err);
 }
@@ -133,7 +136,8 @@ static double share_of_budget(const struct screen *s)
 	if (s->options->budget_s <= 0) return most;
 	int left = 0;
 	for (int i = 0; i < s->results->problems; i++) left += !s->results->problem[i].done;
-	double share = (s->options->budget_s - seconds_since(s->started_ns)) / (left * BUDGET_CANDIDATES + 1);
+	double budget = s->options->budget_s * (s->options->chain ? BUDGET_PROBLEMS : 1);
+	double share = (budget - seconds_since(s->started_ns)) / (left * BUDGET_CANDIDATES + 1);
 	return share < most ? share : most;
 }
 
@@ -155,11 +159,6 @@ end:
 	return st;
 }
 
-static bool out_of_budget(const struct screen *s)
-{
-	return s->options->budget_s > 0 && seconds_since(s->started_ns) >= s->options->budget_s;
-}
-
 static enum status finish_problem(struct screen *s, struct error *err)
 {
 	const struct screen_options *o = s->options;
@@ -177,7 +176,7 @@ static enum status screen_group(struct screen *s, int first, struct error *err)
 	if (!weights) return STATUS_NO_MEMORY;
 	enum status st;
 	TRY_GOTO(trial_weights_open(weights, &s->bench, key.dtype, key.n, key.k, err), end);
-	for (int i = first; i < r->problems && !out_of_budget(s); i++) {
+	for (int i = first; i < r->problems && !candidate_out_of_budget(s); i++) {
 		struct result_problem *p = &r->problem[i];
 		if (p->done || p->op != PROBLEM_LINEAR || p->linear.n != key.n || p->linear.k != key.k || p->linear.dtype != key.dtype) continue;
 		TRY_GOTO(screen_problem(s, weights, p, err), end);
@@ -194,7 +193,7 @@ static enum status screen_all(struct screen *s, struct error *err)
 	struct results *r = s->results;
 	TRY(open_device(s, err));
 	identify(s);
-	for (int i = 0; i < r->problems && !out_of_budget(s); i++) {
+	for (int i = 0; i < r->problems && !candidate_out_of_budget(s); i++) {
 		struct result_problem *p = &r->problem[i];
 		if (p->done) continue;
 		if (p->op == PROBLEM_LINEAR) {
@@ -206,7 +205,7 @@ static enum status screen_all(struct screen *s, struct error *err)
 	}
 	r->complete = true;
 	for (int i = 0; i < r->problems; i++) r->complete = r->complete && r->problem[i].done;
-	return STATUS_OK;
+	return r->complete && s->options->chain ? chain_run(s, err) : STATUS_OK;
 }
 
 enum status screen_run(struct results *results, const struct screen_options *options, struct error *err)
@@ -218,6 +217,7 @@ enum status screen_run(struct results *results, const struct screen_options *opt
 	s->rule = (struct pair_rule){.keep = results->keep, .reject = results->reject, .least = options->quick ? 4 : 8, .most = options->quick ? 15 : PAIRS_MAX,
 	                             .width = options->quick ? 0.02 : 0.004};
 	s->repeats = options->quick ? 3 : 5;
+	results->chain_mode = options->chain ? CHAIN_ON : CHAIN_OFF;
 	enum status st = screen_all(s, err);
 	candidate_forget(s);
 	close_device(s);
@@ -251,6 +251,7 @@ enum status screen_resume(struct results *results, struct results *old, const ch
 	snprintf(b, sizeof b, "%g and %g", results->keep, results->reject);
 	if (strcmp(a, b)) return differs(file, "--keep and --reject", a, b, err);
 	results->seconds = old->seconds;
+	results->chain_mode = old->chain_mode;
 	for (int i = 0; i < results->problems; i++) {
 		struct result_problem *p = &results->problem[i], *done = results_find(old, p);
 		if (!done || !done->done) continue;
@@ -261,5 +262,8 @@ enum status screen_resume(struct results *results, struct results *old, const ch
 		done->candidate = NULL; /* taken */
 		done->candidates = 0;
 	}
+	/* A chain counts if nothing of it is to be measured now. */
+	for (int i = 0; i < old->chains; i++)
+		if (chain_measured(results, old->chain[i].world_size, old->chain[i].rows)) TRY(results_add_chain(results, &old->chain[i], err));
 	return STATUS_OK;
 }

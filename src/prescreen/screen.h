@@ -18,6 +18,10 @@ struct screen_progress {
 	int problems, done;         /* all of them, and those that are done */
 	int candidates, candidate;  /* of the one in work, and which of them */
 	const struct result_problem *problem;
+	int chains, chains_done;    /* in the second part, else 0 */
+	int world_size;             /* of the chain in work */
+	double chain_seconds;       /* since the first chain of this run */
+	int chains_measured;        /* by this run */
 	double seconds;             /* since the start */
 	int measured;               /* problems that this run has done */
 };
@@ -26,6 +30,8 @@ struct screen_options {
 	const struct device_ops *ops;
 	const struct device_options *device;
 	const struct model_config *config;
+	bool chain;                 /* confirm what is kept in the chain of a layer's ops (chain.h); false: the results say so */
+	bool any_order;             /* candidates of another order of summation may enter the whitelist: they are confirmed too */
 	bool quick;                 /* fewer pairs, fewer repeats: for tests */
 	int64_t rotate_bytes;       /* -1: twice the device's last cache, at most 512 MiB; 0: one copy of the weights */
 	double budget_s;            /* of this run; 0: none. What it does not reach stays open */
@@ -37,7 +43,7 @@ struct screen_options {
 	void *context;
 };
 
-/* Measures the problems of `results` that are not done; keep, reject and the model's fields are set before, device's are filled in. `complete` says whether
+/* Measures the problems of `results` that are not done, then, if all are, the chains that are not; keep, reject and the model's fields are set before, device's are filled in. `complete` says whether
  * all are done. CANCELLED: stopped. DEVICE_FAULT and the like: the device failed; what is in `results` until then is right, and was saved. */
 enum status screen_run(struct results *results, const struct screen_options *options, struct error *err) NODISCARD;
 

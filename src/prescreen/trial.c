@@ -1,5 +1,6 @@
 #include "prescreen/trial.h"
 
+#include <assert.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -73,6 +74,7 @@ void trial_weights_close(struct trial_weights *w)
 
 static enum status take(struct trial *t, size_t bytes, const char *what, void **out, struct error *err)
 {
+	assert(t->allocations < TRIAL_ALLOCATIONS);
 	TRY(t->bench->ops->alloc(t->bench->device, bytes ? bytes : 1, MEM_WORKSPACE, what, out, err));
 	t->allocation[t->allocations++] = *out;
 	return STATUS_OK;
@@ -146,6 +148,7 @@ static enum status add_region(struct trial *t, struct trial_region region, const
 {
 	void *memory;
 	TRY(take(t, span_bytes(&region), what, &memory, err));
+	assert(t->regions < TRIAL_REGIONS);
 	region.device = memory;
 	t->region[t->regions++] = region;
 	t->host_bytes += span_bytes(&region);
@@ -391,15 +394,23 @@ enum status trial_issue_between(struct trial *t, struct error *err)
 	return t->between.x.data ? OP(t->bench->stream, rms_norm, &t->between, err) : STATUS_OK;
 }
 
-enum status trial_open(struct trial *out, struct bench *bench, struct trial_weights *weights, const struct result_problem *problem, struct error *err)
+enum status trial_open_unchecked(struct trial *out, struct bench *bench, struct trial_weights *weights, const struct result_problem *problem, struct error *err)
 {
+	enum status st;
 	*out = (struct trial){.bench = bench, .weights = weights, .problem = problem};
 	out->activation = bench->ops->activation ? bench->ops->activation(bench->config->dtype) : DTYPE_F32;
+	if (problem->op == PROBLEM_ATTENTION) st = open_attention(out, err);
+	else if (problem->linear.use == LINEAR_USE_MLP_IN) st = open_mlp(out, err);
+	else if (problem->linear.use == LINEAR_USE_ATTENTION_IN) st = open_qkv(out, err);
+	else st = open_plain(out, err);
+	if (st != STATUS_OK) trial_close(out);
+	return st;
+}
+
+enum status trial_open(struct trial *out, struct bench *bench, struct trial_weights *weights, const struct result_problem *problem, struct error *err)
+{
 	enum status st;
-	if (problem->op == PROBLEM_ATTENTION) TRY_GOTO(open_attention(out, err), fail);
-	else if (problem->linear.use == LINEAR_USE_MLP_IN) TRY_GOTO(open_mlp(out, err), fail);
-	else if (problem->linear.use == LINEAR_USE_ATTENTION_IN) TRY_GOTO(open_qkv(out, err), fail);
-	else TRY_GOTO(open_plain(out, err), fail);
+	TRY(trial_open_unchecked(out, bench, weights, problem, err));
 	TRY_GOTO(open_between(out, err), fail);
 	TRY_GOTO(make_poison(out, err), fail);
 	TRY_GOTO(trial_make_reference(out, err), fail);

@@ -58,6 +58,7 @@ struct trial_region {
 	bool sparse;         /* only some of it is written (a cache): what the baseline leaves alone must stay so */
 };
 #define TRIAL_REGIONS 2
+#define TRIAL_ALLOCATIONS 16
 
 struct trial {
 	struct bench *bench;
@@ -67,7 +68,7 @@ struct trial {
 	struct sum_split split;
 	float *x;            /* [m][k] as the device sees it */
 	float *norm;         /* [k] */
-	void *allocation[16];
+	void *allocation[TRIAL_ALLOCATIONS];
 	int allocations;
 	void *device_x, *device_h, *device_norm, *device_gate_up;
 	struct rms_norm_args between; /* x.data NULL: nothing stands between two calls */
@@ -87,6 +88,9 @@ struct trial {
 
 /* `weights` are of the problem's n, k and dtype and stay open longer. */
 enum status trial_open(struct trial *out, struct bench *bench, struct trial_weights *weights, const struct result_problem *problem, struct error *err) NODISCARD;
+/* Without poison and reference: to be issued and timed, as one op of a chain. */
+enum status trial_open_unchecked(struct trial *out, struct bench *bench, struct trial_weights *weights, const struct result_problem *problem,
+                                 struct error *err) NODISCARD;
 void trial_close(struct trial *trial);
 
 /* Puts the op on the stream, with copy number `copy` modulo the copies. */

@@ -11,6 +11,8 @@ start=$(now_ms)
 if succeeds "prescreen" 60 prescreen "$m" --tp 1,2,4 --rows 1,3,64 --contexts 40 --quick --budget 30 --out "$screen" --json; then
 	equal "prescreen" complete "$(json "$screen/prescreen.json" complete)" true
 	equal "prescreen: stdout is the file" problems "$(json "$out" problems 0 key n)" "$(json "$screen/prescreen.json" problems 0 key n)"
+	equal "prescreen: chains" count "$(grep -c '"layers"' "$screen/prescreen.json")" 6 # of three degrees and two numbers of rows of decode
+	grep -q '^## In the chain' "$screen/report.md" && grep -q 'id=chains' "$screen/report.html" && ok "prescreen: chains in the reports" || not_ok "prescreen: chains in the reports" "none"
 	wrong=$(grep -cE '"reason": "(wrong|unwritten|outside|unrepeatable|refused|not taken)"' "$screen/prescreen.json")
 	# The kernels of the processor are right; a refusal could only be a library's.
 	equal "prescreen: nothing is wrong" count "$wrong" 0

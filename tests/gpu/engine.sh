@@ -15,6 +15,9 @@ logits_error=$build/tests/e2e/logits_error
 # width of 64 where little averages out; the CPU keeps them in F32.
 bound_f32=2e-5
 bound_bf16=0.04
+# The delta rule multiplies what the rounding of its inputs leaves from token to token: Hugging Face's own bf16 pass differs from its f32 pass by 0.17 of a
+# row's largest logit on qwen3_5 (0.08 in relative L2), ours by 0.14 (0.07).
+bound_bf16_state=0.2
 
 # close NAME FOLDER TOKENS VOCAB BOUND ARGUMENT...: logits on the device against the CPU's.
 close() {
@@ -64,7 +67,13 @@ for name in qwen3_5 qwen3_next-dense; do
 		close "f32 $name tp $p in chunks of 5" "$hybrid" $prompt "$hybrid_vocab" $bound_f32 --tp "$p" --prefill-chunk 5
 	done
 	close "f32 $name row by row" "$hybrid" $prompt "$hybrid_vocab" $bound_f32 --prefill-chunk 1
-	close "16 bit $name" "$golden/$name" $prompt "$hybrid_vocab" $bound_bf16
+	close "16 bit $name" "$golden/$name" $prompt "$hybrid_vocab" $bound_bf16_state
+done
+
+# Both in one layer.
+for name in qwen3_next-moe qwen3_5-moe; do
+	mixed=$(copy_model $name) && set_config "$mixed" dtype '"float32"' && set_config "$mixed" torch_dtype '"float32"'
+	for p in $degrees; do close "f32 $name tp $p" "$mixed" 1,2,3,4,5,6 "$(json "$mixed/expect.json" cases 0 shape 1)" $bound_f32 --tp "$p"; done
 done
 
 # --tp-invariant: one hash whatever the world size.

@@ -8,6 +8,9 @@
 
 #define SLOW_US 200
 #define FAST_US 50
+#define LONE_US 20
+#define LONE_CHAIN_US 500
+#define PREFERENCES 16
 #define GRAPH_CALLS 1024
 
 struct planted_state planted;
@@ -28,6 +31,7 @@ struct call {
 	struct sum_split split;
 	struct attention_args attend;
 	enum planted way;
+	bool many;
 };
 struct graph {
 	int calls;
@@ -35,7 +39,10 @@ struct graph {
 };
 
 static struct graph *recording;
-static enum planted way; /* what the stream prefers */
+static enum planted way; /* what the stream prefers for the last linear */
+static struct linear_preference preferred[PREFERENCES];
+static int preferences;
+static int last_n, last_k; /* of the linear that ran last */
 static bool dead;
 static uint64_t virtual_ns; /* what recorded calls took: the machine may be busy, their times are not */
 
@@ -59,7 +66,17 @@ static float *value(const struct linear_args *a, int64_t row, int64_t col)
 	return (float *)a->y.data + row * a->y.row_stride + col;
 }
 
-static enum status compute(struct stream *stream, const struct linear_args *a, enum planted how, struct error *err)
+static unsigned time_of(const struct linear_args *a, enum planted how, bool many)
+{
+	bool alone = a->weight->n == last_n && a->weight->k == last_k;
+	last_n = a->weight->n;
+	last_k = a->weight->k;
+	if (how == PLANTED_LONE) return alone ? LONE_US : LONE_CHAIN_US;
+	if (how == PLANTED_FAST && planted.jealous && many) return LONE_CHAIN_US;
+	return how == PLANTED_FAST || how >= PLANTED_PART ? FAST_US : SLOW_US;
+}
+
+static enum status compute(struct stream *stream, const struct linear_args *a, enum planted how, bool many, struct error *err)
 {
 	float *last = value(a, a->y.rows - 1, a->y.cols - 1), kept = *last;
 	planted.launched[how]++;
@@ -68,7 +85,7 @@ static enum status compute(struct stream *stream, const struct linear_args *a, e
 		dead = planted.dies;
 		return FAIL(err, DEVICE_FAULT, "launch of illegal: invalid configuration");
 	}
-	spend_us(how == PLANTED_FAST || how >= PLANTED_PART ? FAST_US : SLOW_US);
+	spend_us(time_of(a, how, many));
 	TRY(cpu->ops.linear(stream, a, err));
 	if (how == PLANTED_PART) *last = kept;
 	if (how == PLANTED_SPILL) last[1] = 1;
@@ -79,13 +96,26 @@ static enum status compute(struct stream *stream, const struct linear_args *a, e
 	return STATUS_OK;
 }
 
+/* What is preferred for this shape. */
+static enum planted way_of(const struct linear_args *a)
+{
+	for (int i = 0; i < preferences; i++) {
+		const struct linear_preference *p = &preferred[i];
+		if (p->key.n != a->weight->n || p->key.k != a->weight->k || a->x.rows < p->m_low || a->x.rows > p->m_high) continue;
+		for (int v = 0; v < PLANTED_COUNT; v++)
+			if (strcmp(variants[v].kernel, p->variant.kernel) == 0 && strcmp(variants[v].mode, p->variant.mode) == 0) return (enum planted)v;
+	}
+	return PLANTED_DEFAULT;
+}
+
 static enum status planted_linear(struct stream *stream, const struct linear_args *args, struct error *err)
 {
-	if (!recording) return compute(stream, args, way, err);
+	way = way_of(args);
+	if (!recording) return compute(stream, args, way, preferences > 1, err);
 	if (way == PLANTED_RECORD) return FAIL(err, UNSUPPORTED, "illegal: 2048 threads, a block has at most 1024");
 	if (recording->calls == GRAPH_CALLS) return FAIL(err, NO_ROOM, "graph: %d calls", GRAPH_CALLS);
 	struct call *c = &recording->call[recording->calls++];
-	*c = (struct call){.linear = *args, .way = way};
+	*c = (struct call){.linear = *args, .way = way, .many = preferences > 1};
 	if (args->split) c->split = *args->split;
 	return STATUS_OK;
 }
@@ -121,12 +151,14 @@ static int planted_variants(struct stream *stream, const struct linear_key *key,
 static enum status planted_prefer(struct stream *stream, const struct linear_preference *list, int count, struct error *err)
 {
 	(void)stream;
-	way = PLANTED_DEFAULT;
-	for (int i = 0; count && i < PLANTED_COUNT; i++)
-		if (strcmp(variants[i].kernel, list->variant.kernel) == 0 && strcmp(variants[i].mode, list->variant.mode) == 0) way = (enum planted)i;
-	if (way != PLANTED_ABSENT) return STATUS_OK;
-	way = PLANTED_DEFAULT;
-	return FAIL(err, BAD_INPUT, "variant absent '8': this back end has no such kernel");
+	preferences = 0;
+	for (int i = 0; i < count; i++) {
+		if (strcmp(list[i].variant.kernel, variants[PLANTED_ABSENT].kernel) == 0) return FAIL(err, BAD_INPUT, "variant absent '8': this back end has no such kernel");
+		if (i == PREFERENCES) return FAIL(err, BAD_INPUT, "%d preferences, at most %d", count, PREFERENCES);
+		preferred[i] = list[i];
+	}
+	preferences = count;
+	return STATUS_OK;
 }
 
 static void planted_ran(const struct stream *stream, struct variant *out)
@@ -158,7 +190,7 @@ static enum status planted_launch(struct graph *graph, struct stream *stream, st
 		struct call *c = &graph->call[i];
 		if (c->linear.split) c->linear.split = &c->split;
 		virtual_ns += c->attention ? 1000 : 0;
-		TRY(c->attention ? cpu->ops.attention(stream, &c->attend, err) : compute(stream, &c->linear, c->way, err));
+		TRY(c->attention ? cpu->ops.attention(stream, &c->attend, err) : compute(stream, &c->linear, c->way, c->many, err));
 	}
 	return STATUS_OK;
 }
@@ -214,6 +246,7 @@ const struct device_ops *planted_ops(struct planted_state state)
 	planted = state;
 	dead = false;
 	way = PLANTED_DEFAULT;
+	preferences = last_n = last_k = 0;
 	table = *cpu;
 	table.name = "planted";
 	table.open = planted_open;

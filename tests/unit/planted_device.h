@@ -9,6 +9,7 @@
 #define PLANTED_LIST(X)                                         \
 	X(DEFAULT, "default", "")                                   \
 	X(FAST, "fast", "")            /* right, a quarter of the time */ \
+	X(LONE, "lone", "")            /* right, still faster behind itself, slower than the default behind anything else */ \
 	X(EVEN, "even", "")            /* right, no faster */         \
 	X(LLMM1, "gemv_llmm1", "4")    /* the static rules know it */ \
 	X(ABSENT, "absent", "8")       /* the request is refused */   \
@@ -33,6 +34,7 @@ struct planted_state {
 	int launched[PLANTED_COUNT]; /* calls that ran */
 	bool dies;                   /* a failed launch takes the device along: everything fails from then on */
 	bool no_kernels;             /* graph_kernels is left out: what ran is known by name only */
+	bool jealous;                /* FAST is slow wherever it is preferred for more than one problem */
 	bool eager;                  /* nothing is recorded, as on a CPU */
 };
 extern struct planted_state planted;

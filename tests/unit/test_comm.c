@@ -15,7 +15,7 @@
 #include "unit/ranks.h"
 
 #define LONG_MS 60000
-#define SHORT_MS 150
+#define SHORT_MS 500
 
 /* ---- one group with a device, stream and comm per rank ---- */
 

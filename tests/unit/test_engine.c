@@ -199,7 +199,7 @@ static void test_interrupt_ends_a_stalled_step_and_the_engine_lives(void **state
 	int count;
 	uint64_t start = clock_ns();
 	assert_int_equal(golden_greedy(engine, prompt, PROMPT, TOKENS, true, got, &count, &err), STATUS_CANCELLED);
-	assert_true(clock_ns() - start < 3000000000u);
+	assert_true(clock_ns() - start < 15000000000u); /* the stall lasts 20 s */
 	pthread_join(thread, NULL);
 	tandem_interrupt(engine, false);
 	greedy(engine, got);
@@ -245,19 +245,20 @@ static void test_requests_that_cannot_be_are_refused(void **state)
 /* One fault: what a user sees, in which time, and what is left. */
 static void walk(const char *point, const char *kind, int P, int rank, int seq, const int32_t want[TOKENS])
 {
-	enum { TIMEOUT_MS = 250 };
 	char fault[128];
 	snprintf(fault, sizeof fault, "rank=%d,at=%s,seq=%d,kind=%s", rank, point, seq, kind);
-	struct tandem_options o = {.model = MODEL, .world_size = P, .threads = P, .context = 64, .timeout_ms = TIMEOUT_MS, .fault = fault};
+	bool stall = !strncmp(kind, "stall", 5);
+	/* Only a stall is found by the deadline, so the others' is one that no busy machine reaches, and more than they may take. */
+	struct tandem_options o = {.model = MODEL, .world_size = P, .threads = P, .context = 64, .timeout_ms = stall ? 1000 : 30000, .fault = fault};
 	struct tandem *engine;
 	struct tandem_error err = {0};
-	bool stall = !strncmp(kind, "stall", 5), load = !strcmp(point, "load"), shutdown = !strcmp(point, "shutdown");
+	bool load = !strcmp(point, "load"), shutdown = !strcmp(point, "shutdown");
 	uint64_t start = clock_ns();
 	int code = tandem_open(&engine, &o, &err), got_count = 0;
 	int32_t got[TOKENS];
 	if (!code) code = golden_greedy(engine, prompt, PROMPT, TOKENS, true, got, &got_count, &err);
 	double seconds = (double)(clock_ns() - start) / 1e9;
-	if (seconds > 6) fail_msg("P=%d %s: answered after %.1f s", P, fault, seconds);
+	if (seconds > 15) fail_msg("P=%d %s: answered after %.1f s", P, fault, seconds);
 	bool nobody_waits = stall && (shutdown || !strcmp(point, "sample"));
 	if (shutdown || nobody_waits) {
 		if (code) fail_msg("P=%d %s: %s", P, fault, err.text);
@@ -280,14 +281,14 @@ static void walk(const char *point, const char *kind, int P, int rank, int seq, 
 	start = clock_ns();
 	tandem_close(&engine);
 	assert_null(engine);
-	if (clock_ns() - start > 7000000000u) fail_msg("P=%d %s: close took %.1f s", P, fault, (double)(clock_ns() - start) / 1e9);
+	if (clock_ns() - start > 15000000000u) fail_msg("P=%d %s: close took %.1f s", P, fault, (double)(clock_ns() - start) / 1e9);
 	assert_no_thread_left();
 }
 
 static void walk_all(int P)
 {
 	static const char *const points[] = {"load", "reserve", "barrier", "ready", "kernel", "sample", "shutdown"};
-	static const char *const kinds[] = {"error", "oom", "exit", "stall:1500"};
+	static const char *const kinds[] = {"error", "oom", "exit", "stall:2000"};
 	int32_t want[TOKENS];
 	struct tandem *engine = open_with((struct tandem_options){.world_size = 1});
 	greedy(engine, want);
@@ -319,7 +320,7 @@ static void test_a_single_rank_that_dies_is_noticed(void **state)
 	greedy(engine, want);
 	tandem_close(&engine);
 	walk("kernel", "exit", 1, 0, 3, want);
-	walk("kernel", "stall:1500", 1, 0, 3, want);
+	walk("kernel", "stall:2000", 1, 0, 3, want);
 }
 
 static void test_close_while_nothing_ran_and_half_open(void **state)

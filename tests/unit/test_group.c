@@ -315,16 +315,16 @@ static void body_absent(struct rank_run *run)
 static void test_deadline_names_the_missing(void **state)
 {
 	(void)state;
-	struct absent absent = {.group = make(8, 100, NULL), .set = 0xea}; /* 1, 3, 5-7 */
+	struct absent absent = {.group = make(8, 1000, NULL), .set = 0xea}; /* 1, 3, 5-7 */
 	struct rank_run runs[8];
 	uint64_t start = clock_ns();
 	ranks_run(8, body_absent, &absent, runs);
 	ranks_assert_content(runs, 8);
-	assert_true(clock_ns() - start >= 100000000);
+	assert_true(clock_ns() - start >= 1000000000);
 	for (int r = 0; r < 8; r++) {
 		if (absent.set >> r & 1) continue;
 		assert_int_equal(runs[r].st, STATUS_TIMEOUT);
-		assert_holds(runs[r].err.text, "all_reduce seq 5 F32 x 64: ranks 1,3,5-7 did not come within 100 ms (rank 1 last seen at seq 4)");
+		assert_holds(runs[r].err.text, "all_reduce seq 5 F32 x 64: ranks 1,3,5-7 did not come within 1000 ms (rank 1 last seen at seq 4)");
 		assert_int_equal(strncmp(runs[r].err.text, "rank ", 5), 0);
 	}
 	/* Who comes late finds the group dead. */
@@ -422,7 +422,7 @@ static void test_silent_exit_is_found_by_deadline(void **state)
 	for (int at = 0; at < 2; at++) {
 		struct rank_run runs[3];
 		struct group *group;
-		run_fault(faults[at], 200, 3, runs, &group);
+		run_fault(faults[at], 1000, 3, runs, &group);
 		assert_int_equal(runs[1].st, STATUS_RANK_LOST);
 		for (int r = 0; r < 3; r += 2) {
 			assert_int_equal(runs[r].st, STATUS_TIMEOUT);

@@ -15,6 +15,7 @@
 #include "model/safetensors.h"
 #include "model/shard.h"
 #include "model/source.h"
+#include "model/skipped.h"
 #include "unit/files.h"
 
 /* ThreadSanitizer's shadow of what is read is resident too, so that resident size says nothing about us. */
@@ -463,6 +464,34 @@ static void test_manifest_match(void **state)
 	files_remove(folder);
 }
 
+/* What the text model of a composite checkpoint leaves alone is said by kind; experts of a tensor each are not left alone. */
+static void test_skipped(void **state)
+{
+	(void)state;
+	static const struct {
+		const char *folder, *expected;
+	} cases[] = {
+		{"tests/golden/qwen3_5-composite", "128 bytes that are not of the text model: vision 64 bytes (1 tensor), MTP 64 bytes (1 tensor)"},
+		{"tests/golden/llama-tied-head", "20.5 kB that are not of the text model: other 20.5 kB (1 tensor)"},
+		{"tests/golden/qwen3_next-moe", ""},
+		{"tests/golden/llama", ""},
+	};
+	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+		struct model_config config;
+		struct source *source;
+		struct manifest m;
+		char text[SKIPPED_TEXT_BYTES];
+		assert_int_equal(model_config_load(&config, cases[i].folder, NULL, NULL), STATUS_OK);
+		assert_int_equal(source_open_checkpoint(&source, cases[i].folder, NULL, NULL), STATUS_OK);
+		manifest_match(&config, source);
+		assert_int_equal(manifest_init(&m, &config, NULL), STATUS_OK);
+		assert_int_equal(skipped_text(text, source, &m, NULL), STATUS_OK);
+		assert_string_equal(text, cases[i].expected);
+		manifest_fini(&m);
+		source_close(&source);
+	}
+}
+
 /* What each rank reads equals the global rows or columns, element by element, and all ranks read each byte once. */
 static void test_parts_equal_the_global_tensor(void **state)
 {
@@ -702,7 +731,7 @@ int main(void)
 		cmocka_unit_test(test_unaligned),
 		cmocka_unit_test(test_files_that_are_none),
 		cmocka_unit_test(test_index),
-		cmocka_unit_test(test_manifest_match),
+		cmocka_unit_test(test_manifest_match), cmocka_unit_test(test_skipped),
 		cmocka_unit_test(test_parts_equal_the_global_tensor),
 		cmocka_unit_test(test_random_regions),
 		cmocka_unit_test(test_random_dtypes_agree),

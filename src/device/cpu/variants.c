@@ -2,7 +2,8 @@
  *
  * A way is an instruction set and a shape of work: how many panels an item has, how many k-steps of a panel it goes at a time, and for block
  * types whether weights are widened first. The order of summation is the same in all of them (linear.c), so every way is invariant; they
- * differ in time alone. One more is oneDNN's matrix product, where the system has it: that one sums in an order of its own. Names say what the code does: "avx512, 4 panels, 256 k". The instruction sets are those that this processor has.
+ * differ in time alone. One more is oneDNN's matrix product, where the system has it: that one sums in an order of its own. Names say what the code
+ * does: "avx512, 4 panels, 256 k". The instruction sets are those that this processor has.
  */
 #include <stdio.h>
 #include <stdlib.h>

@@ -137,7 +137,7 @@ enum status gpu_attention_in(struct stream *stream, const struct attention_in_ar
 	if (done) return STATUS_OK;
 	TRY(run_apart(stream, &args->in, &(struct linear_args){.x = args->in.h, .weight = args->weight, .bias = args->bias, .y = args->qkv}, preferred, err));
 	const struct gpu_qkv_args qkv = {
-		.qkv = args->qkv, .q_heads = args->q_heads, .kv_heads = args->kv_heads, .head_dim = args->head_dim, .rotary_dim = args->rotary_dim,
+		.qkv = tensor_columns(&args->qkv, 0, (args->q_heads + 2 * args->kv_heads) * args->head_dim), .q_heads = args->q_heads, .kv_heads = args->kv_heads, .head_dim = args->head_dim, .rotary_dim = args->rotary_dim,
 		.q_norm = args->q_norm, .k_norm = args->k_norm, .eps = args->in.eps, .cos_sin = args->rows->cos_sin, .kv_slot = args->rows->kv_slot,
 		.cache = args->cache, .layer = args->layer,
 	};

@@ -323,7 +323,7 @@ enum status gemm_algo_named(struct gemm_library *library, const char *name, enum
 		            value_names[0]);
 	gemm_status code = make_algo(library, values, type, y_type, out);
 	if (code != GEMM_SUCCESS)
-		return FAIL(err, BAD_INPUT, "%s has no algorithm '%s' from %s to %s: status %d", library->name, name, dtype_name(type), dtype_name(y_type), (int)code);
+		return FAIL(err, BAD_INPUT, "%s has no algorithm '%s' from %s to %s: status %d; measure again here", library->name, name, dtype_name(type), dtype_name(y_type), (int)code);
 	return STATUS_OK;
 }
 

@@ -105,7 +105,7 @@ static enum status read_algorithms(const struct gpu_context *context, const char
 {
 	const enum dtype dtype = out->key.dtype;
 	struct error other = {0};
-	if (!context->gemm) return FAIL(err, BAD_INPUT, "variant %s '%s': this machine has no such library", out->name.kernel, out->name.mode);
+	if (!context->gemm) return FAIL(err, BAD_INPUT, "variant %s '%s': this machine has no such library; measure again here", out->name.kernel, out->name.mode);
 	const bool f32 = out->key.use == LINEAR_USE_ACCUMULATE || dtype == DTYPE_F32; /* nothing else is asked for */
 	enum status st = gemm_algo_named(context->gemm, cut, dtype, DTYPE_F32, &out->algo_f32, f32 ? err : &other);
 	out->legal_f32 = st == STATUS_OK && is_legal(context, out, DTYPE_F32, &out->algo_f32);
@@ -125,13 +125,13 @@ static enum status read_way(const struct gpu_context *context, const struct line
 	snprintf(cut, sizeof cut, "%s", v->mode);
 	int kernel = 0;
 	while (kernel < WAY_COUNT && strcmp(kernel_names[kernel], v->kernel)) kernel++;
-	if (kernel == WAY_COUNT) return FAIL(err, BAD_INPUT, "variant %s '%s': this back end has no such kernel", v->kernel, v->mode);
+	if (kernel == WAY_COUNT) return FAIL(err, BAD_INPUT, "variant %s '%s': this back end has no such kernel; measure again here", v->kernel, v->mode);
 	way->kernel = (enum way_kernel)kernel;
 	way->fusion = cut_fusion(cut);
 	bool good = read_cut(way, cut);
 	if (good && kernel == WAY_LIBRARY) TRY(read_algorithms(context, cut, out, err));
 	if (good) write_variant(context, key->use, way, &again);
-	if (!good || strcmp(again.mode, v->mode)) return FAIL(err, BAD_INPUT, "variant %s '%s': this kernel has no such mode", v->kernel, v->mode);
+	if (!good || strcmp(again.mode, v->mode)) return FAIL(err, BAD_INPUT, "variant %s '%s': this kernel has no such mode; measure again here", v->kernel, v->mode);
 	const bool can_fuse = kernel == WAY_SKINNY || (kernel == WAY_DECODE && way->fusion == WAY_NORM_INSIDE);
 	if (kernel != WAY_DEFAULT && is_fused_use(key->use) ? way->fusion == WAY_PLAIN || (way_is_fused(way) && !can_fuse) : way->fusion != WAY_PLAIN)
 		return FAIL(err, BAD_INPUT, "variant %s '%s': no such way of '%s'", v->kernel, v->mode, use_names[key->use]);
