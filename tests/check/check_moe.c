@@ -100,7 +100,7 @@ static int route(const struct moe_case *mc, const struct moe_model *m, const flo
 {
 	int experts = mc->experts, n = 0;
 	float p[512], max, lane[16] = {0}, sum = 0;
-	double d[512], d_max, d_sum = 0, chosen_sum = 0, worst = 0;
+	double d[512] = {0}, d_max, d_sum = 0, chosen_sum = 0, worst = 0;
 	for (int e = 0; e < experts; e++) {
 		struct value logit = chain(x, &m->router_rows, DTYPE_F32, (size_t)e * (size_t)mc->hidden, mc->hidden);
 		p[e] = logit.f, d[e] = logit.d;
