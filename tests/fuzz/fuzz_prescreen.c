@@ -29,6 +29,8 @@ static void check_resume(struct results *r)
 	struct error err = {0};
 	now.problem = NULL;
 	now.problems = 0;
+	now.chain = NULL;
+	now.chains = 0;
 	for (int i = 0; i < r->problems; i++) {
 		struct result_problem *p = results_add_problem(&now, &err);
 		check(p != NULL);
