@@ -232,6 +232,11 @@ mutant hash_not_compared src/engine/whitelist_file.c '	if (strcmp(hash, w->hash)
 mutant unknown_field_ignored src/engine/whitelist_file.c '		if (!found) return' '		if (0) return'
 mutant ranks_not_compared src/engine/dispatch.c '		if (memcmp(all[r], all[0], WHITELIST_HASH_BYTES))' '		if (0)'
 mutant whitelist_not_given_to_the_device src/engine/dispatch.c 'linear_prefer(rank->stream, list, count, err)' 'linear_prefer(rank->stream, list, 0, err)'
+tests=tests/unit/test_warm.c
+mutant linears_are_not_warmed src/engine/worker.c '	TRY(warm_linears(rank, err));' ''
+mutant half_of_a_layer_is_not_warmed src/engine/warm.c '	TRY(run_rows(warm, &w->down, b->act, most, err));' ''
+mutant largest_size_is_not_warmed src/engine/warm.c 'rows = next < use->most ? next : use->most;' 'if ((rows = next) > use->most) return STATUS_OK;'
+
 tests=tests/unit/test_reports.c
 mutant flips_of_neighbours_only src/prescreen/compare.c '*agree &= flip->at[d]->outcome == first;' '*agree = 1;'
 mutant missing_candidate_counts_as_equal src/prescreen/compare.c '			out->only_a += decided(x);' '			out->only_a += decided(x); out->equal += decided(x); out->compared += decided(x);'

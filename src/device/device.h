@@ -152,6 +152,9 @@ struct device_ops {
 	size_t (*moe_scratch_bytes)(const struct device *device, const struct moe_shape *shape); /* NULL where ops.moe is */
 	bool moe_norms; /* ops.moe makes the norm of its input, where that is not done */
 
+	/* The kernels of a linear on this stream may change with its rows: the next number of rows, above `rows`, that stands for a size of its own; 0: none,
+	 * or what runs was loaded before. NULL: as 0. The first run of a size may load code, which waits for the device. */
+	int (*linear_rows_after)(const struct stream *stream, int rows);
 	/* Variants of a linear (variant.h); NULL entries: there is one way only. variants: those that this back end's dispatch can be told to take for the key,
 	 * the first of them "default"; returns how many, at most `max`. Being listed does not mean that it is legal, right or fast for the key. */
 	int (*linear_variants)(struct stream *stream, const struct linear_key *key, struct variant *out, int max);

@@ -9,6 +9,7 @@
 #include "engine/forward.h"
 #include "engine/graphs.h"
 #include "engine/loader.h"
+#include "engine/warm.h"
 
 #define DRAIN_MS 2000
 
@@ -70,6 +71,9 @@ static enum status open_rank(struct worker *w, struct error *err)
 	TRY(rank_prepare(rank, err));
 	TRY(meet(rank, err));
 	phase(&phases, "kv and buffers");
+	TRY(warm_linears(rank, err));
+	TRY(meet(rank, err));
+	phase(&phases, "linears");
 	TRY(graphs_record(rank, err));
 	phase(&phases, "graphs");
 	if (rank->index == 0 && w->device_options.log) log_write(w->device_options.log, LOG_INFO, "opened in %s", phases.text);

@@ -197,6 +197,7 @@ const struct device_ops GPU_PASTE(GPU_NAME) = {
 	.kv_bytes = gpu_kv_bytes,
 	.moe_scratch_bytes = gpu_moe_scratch_bytes,
 	.moe_norms = true,
+	.linear_rows_after = gpu_linear_rows_after,
 	.linear_variants = gpu_linear_variants,
 	.linear_prefer = gpu_linear_prefer,
 	.linear_ran = gpu_linear_ran,

@@ -96,6 +96,7 @@ enum status gpu_graph_object_kernels(struct graph *graph, struct kernel_launch *
 
 /* weights.c */
 size_t gpu_linear_bytes(enum dtype dtype, int n, int k);
+int gpu_linear_rows_after(const struct stream *stream, int rows);
 enum status gpu_linear_put(struct stream *stream, const struct linear_weight *w, int n0, int rows, const void *src, size_t src_stride,
                            struct error *err);
 enum status gpu_linear_copy_rows(struct stream *stream, const struct linear_weight *dst, const struct linear_weight *src, int n0, int rows,

@@ -203,6 +203,11 @@ static int bucket(int m)
 	return (m + step - 1) / step * step;
 }
 
+int gemm_library_rows_after(int rows)
+{
+	return bucket(rows + 1);
+}
+
 static struct choice_key key_of(const struct gemm_problem *p, bool accumulate)
 {
 	struct choice_key key;

@@ -37,6 +37,9 @@ enum status gemm_algo_named(struct gemm_library *library, const char *name, enum
 enum status gemm_algo_check(struct gemm_library *library, const struct gpu_context *context, const struct gemm_problem *problem, struct gemm_algo *algo,
                             struct error *err);
 
+/* Problems whose rows lie between two of these, the upper one included, are given one algorithm: the next one above `rows`. */
+int gemm_library_rows_after(int rows);
+
 /* The library's own candidates, best guess first, and up to 64 rows the best of them with K cut in other ways. Returns their number, 0 if it has none
  * for this problem. */
 int gemm_library_candidates(struct gemm_library *library, const struct gpu_context *context, const struct gemm_problem *problem,

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "device/device.h"
+#include "device/gpu/device.h"
 #include "device/gpu/library.h"
 #include "device/gpu/linear.h"
 #include "device/gpu/skinny.h"
@@ -190,4 +191,10 @@ enum status gpu_linear(struct stream *stream, const struct linear_args *args, st
 	const enum linear_use use = args->accumulate ? LINEAR_USE_ACCUMULATE : args->split ? LINEAR_USE_PARTIAL : LINEAR_USE_PLAIN;
 	gpu_context(stream)->dispatch->use = use;
 	return linear_run(stream, args, way_preferred(gpu_context(stream), use, args->weight, args->x.rows), err);
+}
+
+int gpu_linear_rows_after(const struct stream *stream, int rows)
+{
+	const struct gpu_context *context = gpu_context(stream);
+	return context->gemm && !context->invariant ? gemm_library_rows_after(rows) : 0;
 }
