@@ -90,13 +90,28 @@ static void report_progress(const struct coordinator *c)
 	c->options.progress(c->options.progress_context, done);
 }
 
+static const char *doing(const struct worker *w)
+{
+	const char *what = atomic_load_explicit(&w->doing, memory_order_relaxed);
+	return what ? what : "starting";
+}
+
+/* Long before it is given up, a group that does not move says where each rank is. */
+static void warn_still(const struct coordinator *c, uint64_t ms)
+{
+	for (int r = 0; r < c->options.world_size; r++)
+		if (!worker_finished(&c->workers[r]))
+			log_write(c->options.log, LOG_WARN, "rank %d: no progress for %llu ms, while %s; given up after %llu", r, (unsigned long long)ms, doing(&c->workers[r]),
+			          (unsigned long long)c->options.timeout_ms);
+}
+
 static void abort_stuck(struct coordinator *c)
 {
 	struct error reason = {0};
 	for (int r = 0; r < c->options.world_size; r++) {
 		if (worker_finished(&c->workers[r])) continue;
-		(void)FAIL(&reason, TIMEOUT, "rank %d: no progress for %llu ms; the rank is lost or its device hangs", r,
-		           (unsigned long long)c->options.timeout_ms);
+		(void)FAIL(&reason, TIMEOUT, "rank %d: no progress for %llu ms, while %s; the rank is lost or its device hangs", r,
+		           (unsigned long long)c->options.timeout_ms, doing(&c->workers[r]));
 	}
 	group_abort(c->group, -1, &reason);
 }
@@ -124,6 +139,7 @@ static void wait_workers(struct coordinator *c)
 {
 	uint64_t moved = movement(c), still_since = clock_ns(), aborted_at = 0;
 	uint64_t timeout_ns = c->options.timeout_ms * 1000000u;
+	bool warned = false;
 	note_movement(c, still_since);
 	for (;;) {
 		uint32_t seen = atomic_load_explicit(&c->done.value, memory_order_acquire);
@@ -137,6 +153,11 @@ static void wait_workers(struct coordinator *c)
 		if (moves != moved) {
 			moved = moves;
 			still_since = now;
+			warned = false;
+		}
+		if (!warned && !group_aborted(c->group) && now - still_since > timeout_ns / 4) {
+			warned = true;
+			warn_still(c, (now - still_since) / 1000000);
 		}
 		if (!group_aborted(c->group)) {
 			if (now - still_since > timeout_ns) abort_stuck(c);

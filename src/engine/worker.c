@@ -45,6 +45,11 @@ struct phases {
 	size_t used;
 };
 
+static void begin(struct worker *w, const char *what)
+{
+	atomic_store_explicit(&w->doing, what, memory_order_relaxed);
+}
+
 static void phase(struct phases *p, const char *name)
 {
 	uint64_t now = clock_ns();
@@ -57,23 +62,29 @@ static enum status open_rank(struct worker *w, struct error *err)
 {
 	struct rank *rank = &w->rank;
 	struct phases phases = {.last = clock_ns()};
+	begin(w, "opening its device");
 	TRY(w->device_ops->open(&rank->device, &w->device_options, err));
 	TRY(rank->device->vt->stream_create(rank->device, &w->stream_options, &rank->stream, err));
 	TRY(dispatch_apply(rank, err));
 	phase(&phases, "device");
+	begin(w, "joining its group");
 	TRY(check_room(w, err));
 	TRY(join_group(w, err)); /* all meet here: nobody allocates before everybody has looked */
 	phase(&phases, "collectives");
+	begin(w, "loading weights");
 	TRY(loader_read(rank, err));
 	TRY(meet(rank, err));
 	TRY(loader_share(rank, rank->peers, err));
 	phase(&phases, "weights");
+	begin(w, "making its cache and buffers");
 	TRY(rank_prepare(rank, err));
 	TRY(meet(rank, err));
 	phase(&phases, "kv and buffers");
+	begin(w, "running its linears once");
 	TRY(warm_linears(rank, err));
 	TRY(meet(rank, err));
 	phase(&phases, "linears");
+	begin(w, "recording its steps");
 	TRY(graphs_record(rank, err));
 	phase(&phases, "graphs");
 	if (rank->index == 0 && w->device_options.log) log_write(w->device_options.log, LOG_INFO, "opened in %s", phases.text);
@@ -173,6 +184,9 @@ static void drain(struct worker *w)
 
 static enum status run_command(struct worker *w, struct error *err)
 {
+	static const char *const doing[] = {[WORKER_OPEN] = "opening", [WORKER_STEP] = "running a step", [WORKER_HEAD] = "running the head",
+	                                    [WORKER_MEASURE] = "measuring a step", [WORKER_REJOIN] = "joining a new group", [WORKER_STOP] = "stopping"};
+	begin(w, doing[w->what]);
 	switch (w->what) {
 	case WORKER_OPEN: return open_rank(w, err);
 	case WORKER_STEP: return run_step(w, err);

@@ -43,6 +43,7 @@ struct worker {
 	uint64_t spin_ns;    /* how long an idle worker looks for the next command before it sleeps */
 	uint64_t need_bytes; /* weights, KV, scratch and workspace of this rank, planned; the stream has its own already */
 	_Atomic uint64_t finished; /* generation of the last report */
+	_Atomic(const char *) doing; /* static text: what of its command it is in, for messages */
 	bool busy_device;          /* after a failure: its stream did not run dry, so nothing on the device may be freed */
 	uint64_t moves_seen;       /* the coordinator's notes for onlookers: the heartbeat, and when it was seen to move */
 	_Atomic uint64_t moved_ns;

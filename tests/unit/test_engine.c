@@ -185,6 +185,26 @@ static void *interrupt_later(void *engine)
 	return NULL;
 }
 
+/* Log lines come from the thread that opens. */
+static void note_where(void *context, int level, const char *text)
+{
+	(void)level;
+	if (strstr(text, "rank 1: no progress for ") && strstr(text, " ms, while loading weights; given up after 1000")) *(bool *)context = true;
+}
+
+static void test_a_start_that_stalls_says_where(void **state)
+{
+	(void)state;
+	bool said = false;
+	struct tandem_error err = {0};
+	struct tandem *engine = NULL;
+	struct tandem_options o = {.model = MODEL, .world_size = 2, .threads = 2, .context = 64, .timeout_ms = 1000, .fault = "rank=1,at=load,seq=0,kind=stall:20000",
+	                           .log = note_where, .context_pointer = &said};
+	assert_int_not_equal(tandem_open(&engine, &o, &err), 0);
+	assert_null(engine);
+	assert_true(said);
+}
+
 static void test_interrupt_ends_a_stalled_step_and_the_engine_lives(void **state)
 {
 	(void)state;
@@ -362,6 +382,7 @@ int main(void)
 		cmocka_unit_test(test_two_all_reduces_a_layer),
 		cmocka_unit_test(test_tokens_do_not_depend_on_the_batch),
 		cmocka_unit_test(test_cancel_in_every_state),
+		cmocka_unit_test(test_a_start_that_stalls_says_where),
 		cmocka_unit_test(test_interrupt_ends_a_stalled_step_and_the_engine_lives),
 		cmocka_unit_test(test_requests_that_cannot_be_are_refused),
 		cmocka_unit_test(test_every_fault_point_on_two_ranks),
