@@ -149,7 +149,7 @@ for kernel in tile gemv_strided; do
 		equal "whitelist of $kernel, tp $p: invariant" hash "$found" "$(limit_kib=unlimited sum_logits "$bf16" --tokens $prompt --device "$device" --tp "$p" --tp-invariant)"
 	done
 done
-refuses "whitelist of another device" 3 "measured with device '$device'" run "$bf16" --tokens 1 --json --whitelist "$work/tile.json"
+refuses "whitelist of another device" 3 "measured with device '$device'" run "$bf16" --tp "${degrees##* }" --tokens 1 --json --whitelist "$work/tile.json"
 
 # Quantised weights are refused by name.
 if [ -n "${GGUF:-}" ]; then refuses "quantised weights" 3 "not quantised" run "$GGUF" --device "$device" --tokens 1; fi
