@@ -110,12 +110,11 @@ mutant head_slice_in_the_wrong_place src/engine/loader.c '	w->head_begin = begin
 forward=src/engine/forward.c
 mutant rope_of_the_wrong_layer_kind $forward 'c->two_ropes && c->layer_kind[layer] == LAYER_SLIDING' 'c->two_ropes && c->layer_kind[layer] != LAYER_SLIDING'
 mutant one_rope_for_all_layers $forward 'c->two_ropes && c->layer_kind[layer] == LAYER_SLIDING' '0'
-mutant norm_before_the_sum $forward '	TRY(COMM(rank->comm, all_reduce, rank->stream, &((struct all_reduce_args){.partial = partial, .x = y, .bias = bias}), err));' '	for (int i = 0; i < partial.slots; i++) {
+mutant norm_before_the_sum $forward '	TRY(all_reduce(rank, &(struct all_reduce_args){.partial = partial, .x = y, .bias = bias}, err));' '	for (int i = 0; i < partial.slots; i++) {
 		struct tensor part = tensor_view((float *)partial.data + i * partial.slot_stride, DTYPE_F32, TENSOR_REPLICATED, s->x.rows, s->x.cols);
 		RUN(rms_norm, {.x = part, .weight = weight, .eps = rank->model->config.rms_eps, .out = part});
 	}
-	TRY(COMM(rank->comm, all_reduce, rank->stream, &((struct all_reduce_args){.partial = partial, .x = s->x, .add_residual = true, .bias = bias}), err));
-	return rank_moves(rank, err);'
+	return all_reduce(rank, &(struct all_reduce_args){.partial = partial, .x = s->x, .add_residual = true, .bias = bias}, err);'
 mutant norms_behind_swapped $loader 'LINEAR(MIXED_NORM, mixed_norm), LINEAR(MLP_NORM, mlp_norm)' 'LINEAR(MLP_NORM, mixed_norm), LINEAR(MIXED_NORM, mlp_norm)'
 mutant embedding_not_scaled $forward '.scale = embedding_scale(rank), .out = s->x' '.out = s->x'
 mutant gelu_is_silu $forward 'if (c->gelu) RUN(geglu' 'if (0) RUN(geglu'

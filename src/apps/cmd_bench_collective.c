@@ -113,9 +113,7 @@ static enum status in_graph(struct rank *rank, const struct shape *shape, bool n
 	enum status st = vt->graph_begin(rank->stream, err);
 	if (st != STATUS_OK) return st;
 	for (int i = 0; i < calls && st == STATUS_OK; i++) st = launch(rank, shape, norm, err);
-	struct error ignored = {0};
-	enum status ended = vt->graph_end(rank->stream, &graph, st == STATUS_OK ? err : &ignored);
-	if (st == STATUS_OK) st = ended;
+	st = device_graph_end(rank->stream, st, &graph, err);
 	for (int i = 0; i <= REPLAYS && st == STATUS_OK; i++) {
 		TRY_GOTO(COMM(rank->comm, barrier, err), end);
 		uint64_t start = clock_ns();

@@ -170,7 +170,7 @@ static enum status time_requests(struct bench *b, struct error *err)
 	tandem_get_stats(b->session.engine, &before);
 	uint64_t start = clock_ns();
 	TRY(run_requests(b, warm, b->settings->requests, err));
-	b->throughput_s = (double)(clock_ns() - start) / 1e9;
+	b->throughput_s = clock_seconds_since(start);
 	tandem_get_stats(b->session.engine, &after);
 	b->generated = after.generated_tokens - before.generated_tokens;
 	b->computed = after.computed_tokens - before.computed_tokens;

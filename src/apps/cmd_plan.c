@@ -78,8 +78,8 @@ static int window_slots(const struct plan *plan, const struct device_ops *ops)
 {
 	const struct model_config *c = &plan->config;
 	const struct settings *s = plan->settings;
-	int block = s->kv_block ? s->kv_block : ops->kv_block_tokens ? ops->kv_block_tokens : 32;
-	int rows = s->prefill_chunk ? s->prefill_chunk : ops->prefill_chunk ? ops->prefill_chunk : 512;
+	int block = s->kv_block ? s->kv_block : device_kv_block_tokens(ops);
+	int rows = s->prefill_chunk ? s->prefill_chunk : device_prefill_chunk(ops);
 	if (!ops->one_memory || !memchr(c->layer_kind, LAYER_SLIDING, (size_t)c->layers)) return 0;
 	return (plan_window_blocks(INT_MAX / block - 1, block, s->max_running, rows, c->sliding_window, s->max_running) + 1) * block;
 }
@@ -241,7 +241,7 @@ enum status cmd_plan(const struct settings *settings, struct error *err)
 	TRY(model_config_load(&plan.config, settings->model, &log, err));
 	plan.degree = mem_zalloc((size_t)plan.count, sizeof *plan.degree, "plan", err);
 	if (!plan.degree) return STATUS_NO_MEMORY;
-	enum dtype activation = ops->activation ? ops->activation(plan.config.dtype) : DTYPE_F32;
+	enum dtype activation = device_activation(ops, plan.config.dtype);
 	struct plan_options options = {.device_memory = settings->device_memory,
 	                               .state_slots = state_slots(&plan),
 	                               .window_slots = window_slots(&plan, ops),

@@ -35,13 +35,6 @@ static enum status put_commands(struct buf *out, struct error *err)
 	return buf_puts(out, "--help --version --man --completion'\n", err);
 }
 
-static bool is_command(const char *name, size_t n)
-{
-	for (int i = 0; i < COMMAND_COUNT; i++)
-		if (strlen(command_table[i].name) == n && !strncmp(command_table[i].name, name, n)) return true;
-	return false;
-}
-
 /* The second words of the names that begin with the n bytes of `name`. */
 static enum status put_seconds(const char *name, size_t n, struct buf *out, struct error *err)
 {
@@ -61,14 +54,14 @@ static enum status put_families(struct buf *out, struct error *err)
 		for (int j = 0; j < i; j++) seen |= !strncmp(command_table[j].name, name, n);
 		if (seen) continue;
 		TRY(buf_printf(out, err, "\telif [ \"$COMP_CWORD\" -eq 2 ] && [ \"$command\" = %.*s ]", (int)n - 1, name));
-		if (is_command(name, n - 1)) { /* its operand, or options, unless a second word begins so */
+		if (settings_is_command(name, n - 1)) { /* its operand, or options, unless a second word begins so */
 			TRY(buf_puts(out, " && compgen -W '", err));
 			TRY(put_seconds(name, n, out, err));
 			TRY(buf_puts(out, "' -- \"$cur\" >/dev/null", err));
 		}
 		TRY(buf_puts(out, "; then\n\t\twords='", err));
 		TRY(put_seconds(name, n, out, err));
-		TRY(buf_puts(out, is_command(name, n - 1) ? "'\n" : "--help'\n", err));
+		TRY(buf_puts(out, settings_is_command(name, n - 1) ? "'\n" : "--help'\n", err));
 	}
 	return STATUS_OK;
 }

@@ -135,13 +135,6 @@ end:
 	return st;
 }
 
-static bool is_command(const char *name)
-{
-	for (int i = 0; i < COMMAND_COUNT; i++)
-		if (!strcmp(command_table[i].name, name)) return true;
-	return false;
-}
-
 /* Requests that need no command. *done: answered. */
 static enum status before_command(int argc, char **argv, bool *done, struct error *err)
 {
@@ -150,7 +143,7 @@ static enum status before_command(int argc, char **argv, bool *done, struct erro
 	if (is_help(argv[0])) return help_all(NULL, err);
 	if (!strcmp(argv[0], "--version")) return print_version(err);
 	if (!strcmp(argv[0], "--man") || !strcmp(argv[0], "--completion")) return print_manual(argc, argv, err);
-	if (argc > 1 && is_help(argv[1]) && bits_of(argv[0]) && !is_command(argv[0])) return help_all(argv[0], err);
+	if (argc > 1 && is_help(argv[1]) && bits_of(argv[0]) && !settings_is_command(argv[0], strlen(argv[0]))) return help_all(argv[0], err);
 	*done = false;
 	return STATUS_OK;
 }

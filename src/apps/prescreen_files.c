@@ -1,31 +1,17 @@
 #include "apps/prescreen_files.h"
 
-#include <errno.h>
-#include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "prescreen/chain.h"
 #include "prescreen/choose.h"
 #include "prescreen/report.h"
 
-/* To a file beside it first, which then takes its place. */
 static enum status write_file(const char *folder, const char *name, const struct buf *text, struct error *err)
 {
-	struct buf path = {0}, beside = {0};
-	enum status st;
-	TRY_GOTO(buf_printf(&path, err, "%s/%s", folder, name), end);
-	TRY_GOTO(buf_printf(&beside, err, "%s.part", path.data), end);
-	FILE *file = fopen(beside.data, "w");
-	bool written = file && fwrite(text->data, 1, text->size, file) == text->size;
-	if (file && fclose(file) != 0) written = false;
-	if (!written || rename(beside.data, path.data) != 0) {
-		st = FAIL(err, IO, "%.300s: cannot be written: %s; give another folder with --out", path.data, strerror(errno));
-		(void)unlink(beside.data);
-	}
-end:
+	struct buf path = {0};
+	enum status st = buf_printf(&path, err, "%s/%s", folder, name);
+	if (st == STATUS_OK) st = buf_write_file(text, path.data, err);
 	buf_fini(&path);
-	buf_fini(&beside);
 	return st;
 }
 

@@ -26,7 +26,7 @@ int session_block_tokens(const struct settings *settings)
 {
 	const struct device_ops *ops = device_find(settings->device);
 	if (settings->kv_block) return settings->kv_block;
-	return ops && ops->kv_block_tokens ? ops->kv_block_tokens : 32;
+	return ops ? device_kv_block_tokens(ops) : DEVICE_KV_BLOCK_TOKENS;
 }
 
 enum status session_open(struct session *session, const struct settings *settings, const struct session_needs *needs, struct error *err)

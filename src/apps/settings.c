@@ -2,6 +2,7 @@
 #include "apps/settings.h"
 
 #include <math.h>
+#include <string.h>
 
 #define ARRAY_COUNT(a) ((int)(sizeof(a) / sizeof((a)[0])))
 #define AT(field) .offset = offsetof(struct settings, field)
@@ -251,6 +252,13 @@ const struct command command_table[COMMAND_COUNT] = {
 	COMMAND_LIST(X)
 #undef X
 };
+
+bool settings_is_command(const char *name, size_t n)
+{
+	for (int i = 0; i < COMMAND_COUNT; i++)
+		if (strlen(command_table[i].name) == n && !strncmp(command_table[i].name, name, n)) return true;
+	return false;
+}
 
 void settings_init(struct settings *settings, unsigned command)
 {

@@ -117,6 +117,8 @@ COMMAND_LIST(X)
 
 extern const struct option_table settings_table;
 extern const struct command command_table[COMMAND_COUNT];
+/* Whether the n bytes at `name` are one's whole name. */
+bool settings_is_command(const char *name, size_t n);
 
 /* The defaults of one command. */
 void settings_init(struct settings *settings, unsigned command);

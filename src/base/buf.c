@@ -2,10 +2,12 @@
 
 #include <errno.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "base/mem.h"
 
@@ -88,5 +90,21 @@ enum status buf_read_file(struct buf *b, const char *path, size_t limit, struct 
 	if (ferror(file)) st = FAIL(err, IO, "%s: %s", path, strerror(errno));
 out:
 	fclose(file);
+	return st;
+}
+
+enum status buf_write_file(const struct buf *b, const char *path, struct error *err)
+{
+	struct buf beside = {0};
+	TRY(buf_printf(&beside, err, "%s.part", path));
+	enum status st = STATUS_OK;
+	FILE *file = fopen(beside.data, "wb");
+	bool written = file && fwrite(b->data, 1, b->size, file) == b->size;
+	if (file && fclose(file) != 0) written = false;
+	if (!written || rename(beside.data, path) != 0) {
+		st = FAIL(err, IO, "%.300s: cannot be written: %s; give a folder with room where you may write", path, strerror(errno));
+		(void)unlink(beside.data);
+	}
+	buf_fini(&beside);
 	return st;
 }

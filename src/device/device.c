@@ -21,6 +21,18 @@ const struct device_ops *device_find(const char *name)
 	return NULL;
 }
 
+enum status device_graph_end(struct stream *stream, enum status st, struct graph **out, struct error *err)
+{
+	struct error ignored = {0}; /* the first failure is what is told */
+	*out = NULL;
+	enum status ended = stream->vt->graph_end(stream, out, st == STATUS_OK ? err : &ignored);
+	if (st == STATUS_OK) st = ended;
+	if (st == STATUS_OK) return st;
+	if (*out) stream->vt->graph_destroy(*out);
+	*out = NULL;
+	return st;
+}
+
 const char *device_names(void)
 {
 #define X(backend) ", " #backend

@@ -104,8 +104,8 @@ struct device_ops {
 	/* Element type of activations, partial sums and KV for a model whose weights are of type `model`; the residual stream is f32
 	 * everywhere, and so are logits. */
 	enum dtype (*activation)(enum dtype model);
-	int kv_block_tokens; /* block size that suits the attention kernels, where the user has not said otherwise */
-	int prefill_chunk;   /* rows of a step that suit it; 0: the engine's default */
+	int kv_block_tokens; /* block size that suits the attention kernels, where the user has not said otherwise; 0: device_kv_block_tokens knows */
+	int prefill_chunk;   /* rows of a step that suit it; 0: device_prefill_chunk knows */
 	bool host_idles;     /* the host's cores have nothing to do while a step runs: threads that wait may spin */
 	bool block_types;    /* weights of block types (quantised) can be put */
 	bool accumulates;    /* linear_args.accumulate is supported: at world size 1 no all-reduce is needed */
@@ -196,6 +196,25 @@ static inline struct linear_weight linear_view(const struct device_ops *vt, cons
 {
 	return (struct linear_weight){.data = (char *)w->data + vt->linear_bytes(w->dtype, n0, w->k), .dtype = w->dtype, .n = n, .k = w->k};
 }
+
+/* What a back end wants where the user has not said otherwise. */
+#define DEVICE_KV_BLOCK_TOKENS 32
+#define DEVICE_PREFILL_CHUNK 512
+static inline int device_kv_block_tokens(const struct device_ops *vt)
+{
+	return vt->kv_block_tokens ? vt->kv_block_tokens : DEVICE_KV_BLOCK_TOKENS;
+}
+static inline int device_prefill_chunk(const struct device_ops *vt)
+{
+	return vt->prefill_chunk ? vt->prefill_chunk : DEVICE_PREFILL_CHUNK;
+}
+static inline enum dtype device_activation(const struct device_ops *vt, enum dtype model)
+{
+	return vt->activation ? vt->activation(model) : DTYPE_F32;
+}
+
+/* Ends a recording that graph_begin began, whatever came of what was recorded since, `st`; returns that, or the end's own failure. *out is NULL then. */
+enum status device_graph_end(struct stream *stream, enum status st, struct graph **out, struct error *err) NODISCARD;
 
 /* Back ends in this build by name; NULL if there is none of that name. */
 const struct device_ops *device_find(const char *name);

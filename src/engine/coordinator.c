@@ -221,7 +221,7 @@ static void fill_worker(struct coordinator *c, int r, const struct device_option
 	const struct model_config *config = &o->model->config;
 	struct rank_shape shape = rank_shape(config, o->world_size);
 	struct step_limits limits = rank_limits(&o->rank);
-	enum dtype activation = o->ops->activation ? o->ops->activation(config->dtype) : DTYPE_F32;
+	enum dtype activation = device_activation(o->ops, config->dtype);
 	const int outputs[] = {2 * shape.inner, shape.qkv_cols, shape.qkvz_cols, config->vocab_size};
 	const int inputs[] = {config->hidden_size, shape.inner, shape.q_cols, shape.gdn_v_cols};
 	int max_n = 0, max_k = 0;

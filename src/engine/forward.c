@@ -52,6 +52,12 @@ struct norms {
 	const float *behind, *next;
 };
 
+/* The norm that the layer behind this one begins with. */
+static const float *norm_of_next(const struct rank *rank, int layer)
+{
+	return layer + 1 < rank->model->config.layers ? rank->weights.layers[layer + 1].input_norm : NULL;
+}
+
 static struct tensor added_rows(const struct rank *rank, const struct hidden *s)
 {
 	return tensor_view(rank->buffers.y, DTYPE_F32, TENSOR_REPLICATED, s->x.rows, s->x.cols);
@@ -65,12 +71,18 @@ static enum status add_normed(struct rank *rank, struct hidden *s, struct tensor
 	return STATUS_OK;
 }
 
+static enum status all_reduce(struct rank *rank, const struct all_reduce_args *sum, struct error *err)
+{
+	TRY(COMM(rank->comm, all_reduce, rank->stream, sum, err));
+	TRY(rank_mark(rank, "all_reduce", err));
+	return rank_moves(rank, err);
+}
+
 /* y = sum over ranks of `partial` + bias, s.x += its norm. */
 static enum status reduce_normed(struct rank *rank, struct tensor partial, const float *bias, struct hidden *s, const float *weight, struct error *err)
 {
 	struct tensor y = added_rows(rank, s);
-	TRY(COMM(rank->comm, all_reduce, rank->stream, &((struct all_reduce_args){.partial = partial, .x = y, .bias = bias}), err));
-	TRY(rank_mark(rank, "all_reduce", err));
+	TRY(all_reduce(rank, &(struct all_reduce_args){.partial = partial, .x = y, .bias = bias}, err));
 	return add_normed(rank, s, y, weight, err);
 }
 
@@ -85,9 +97,7 @@ static enum status reduce(struct rank *rank, struct tensor partial, const float 
 		sum.h = s->h;
 		s->normed = true;
 	}
-	TRY(COMM(rank->comm, all_reduce, rank->stream, &sum, err));
-	TRY(rank_mark(rank, "all_reduce", err));
-	return rank_moves(rank, err);
+	return all_reduce(rank, &sum, err);
 }
 
 /* s.x += sum over ranks of in W^T (+ bias): the row-parallel half of a sub-layer and its all-reduce. */
@@ -132,9 +142,7 @@ static enum status embedding(struct rank *rank, struct hidden *s, struct error *
 	}
 	TRY(COMM(rank->comm, partial, s->x.rows, &partial, err));
 	RUN(embed, {.table = &w->embed, .begin = w->embed_begin, .token = rank->rows.token, .scale = embedding_scale(rank), .out = partial});
-	TRY(COMM(rank->comm, all_reduce, rank->stream, &((struct all_reduce_args){.partial = partial, .x = s->x}), err));
-	TRY(rank_mark(rank, "all_reduce", err));
-	return rank_moves(rank, err);
+	return all_reduce(rank, &(struct all_reduce_args){.partial = partial, .x = s->x}, err);
 }
 
 /* The cache that a layer's keys are in, the rows with its slots and blocks, and which of its layers it is. */
@@ -230,7 +238,7 @@ static enum status mlp_block(struct rank *rank, int layer, struct hidden *s, str
 		if (c->gelu) RUN(geglu, {.x = gate_up, .out = act});
 		else RUN(swiglu, {.x = gate_up, .out = act});
 	}
-	return row_parallel(rank, act, &w->down, w->down_bias, s, (struct norms){w->mlp_norm, layer + 1 < c->layers ? w[1].input_norm : NULL}, err);
+	return row_parallel(rank, act, &w->down, w->down_bias, s, (struct norms){w->mlp_norm, norm_of_next(rank, layer)}, err);
 }
 
 /* s.x += sum over ranks of the experts' parts. */
@@ -238,22 +246,18 @@ static enum status moe_block(struct rank *rank, int layer, struct hidden *s, str
 {
 	const struct model_config *c = &rank->model->config;
 	const struct layer_weights *w = &rank->weights.layers[layer];
-	struct tensor partial;
+	struct tensor y = s->x; /* added to, or what is to be summed */
 	if (!rank->stream->vt->moe_norms) {
 		TRY(norm(rank, s, w->post_norm, err));
 		s->normed = true;
 	}
 	const struct norm_input in = {.x = s->x, .weight = w->post_norm, .eps = c->rms_eps, .h = s->h, .done = s->normed};
-	if (rank->adds) {
-		RUN(moe, {.in = in, .weights = &w->moe.op, .top_k = c->moe.experts_per_token, .norm_topk = c->moe.norm_topk, .y = s->x, .accumulate = true,
-		          .scratch = rank->buffers.moe});
-		s->normed = false;
-		return STATUS_OK;
-	}
-	TRY(COMM(rank->comm, partial, s->x.rows, &partial, err));
-	RUN(moe, {.in = in, .weights = &w->moe.op, .top_k = c->moe.experts_per_token, .norm_topk = c->moe.norm_topk, .split = &rank->comm->split,
-	          .y = partial, .scratch = rank->buffers.moe});
-	return reduce(rank, partial, NULL, s, layer + 1 < c->layers ? w[1].input_norm : NULL, err);
+	s->normed = false;
+	if (!rank->adds) TRY(COMM(rank->comm, partial, s->x.rows, &y, err));
+	RUN(moe, {.in = in, .weights = &w->moe.op, .top_k = c->moe.experts_per_token, .norm_topk = c->moe.norm_topk,
+	          .split = rank->adds ? NULL : &rank->comm->split, .y = y, .accumulate = rank->adds, .scratch = rank->buffers.moe});
+	if (rank->adds) return STATUS_OK;
+	return reduce(rank, y, NULL, s, norm_of_next(rank, layer), err);
 }
 
 enum status forward_layers(struct rank *rank, struct error *err)

@@ -29,19 +29,16 @@ static enum status forward(struct rank *rank, int rows, enum step_result result,
 	return forward_head(rank, rows, result, err);
 }
 
-/* Records what forward puts on the stream. graph_end follows graph_begin whatever happened between: it ends the recording. */
+/* Records what forward puts on the stream. */
 static enum status record(struct rank *rank, int rows, enum step_result result, struct recorded_step *out, struct error *err)
 {
-	const struct device_ops *vt = rank->device->vt;
 	struct comm *comm = rank->comm;
 	const uint64_t sequence = comm->sequence, all_reduces = comm->all_reduces;
-	TRY(vt->graph_begin(rank->stream, err));
-	enum status st = forward(rank, rows, result, err);
-	struct error ignored = {0};
-	enum status ended = vt->graph_end(rank->stream, &out->graph, st == STATUS_OK ? err : &ignored);
+	TRY(rank->device->vt->graph_begin(rank->stream, err));
+	enum status st = device_graph_end(rank->stream, forward(rank, rows, result, err), &out->graph, err);
 	out->collectives = comm->sequence - sequence;
 	out->all_reduces = comm->all_reduces - all_reduces;
-	return st == STATUS_OK ? ended : st;
+	return st;
 }
 
 /* Runs a step of padding rows, so that every kernel is loaded, then records the same. The ranks meet before and after: making a recorded graph takes device

@@ -14,9 +14,7 @@
 #include "model/skipped.h"
 
 #define DEFAULT_CONTEXT 8192
-#define DEFAULT_CHUNK 512
 #define DEFAULT_SEQUENCES 8
-#define DEFAULT_BLOCK_TOKENS 32
 #define DEFAULT_TIMEOUT_MS 30000
 #define DEFAULT_STATE_EVERY 4096 /* tokens: the KV of so many is about as large as two states, of models that have both */
 
@@ -63,12 +61,6 @@ static enum status between(const char *name, int64_t value, int64_t lo, int64_t 
 	return FAIL(err, USAGE, "%s: %lld is out of range; give %lld to %lld", name, (long long)value, (long long)lo, (long long)hi);
 }
 
-/* What the caller says, else what the back end says, else ours. */
-static int first_of(int asked, int device, int fallback)
-{
-	return asked ? asked : device ? device : fallback;
-}
-
 static enum status read_lm_head(struct tandem *t, const char *name, struct error *err)
 {
 	bool split = !strcmp(name, "vocab") || !strcmp(name, "auto");
@@ -83,7 +75,7 @@ static enum status choose_embedding(struct tandem *t, const char *choice, struct
 	const struct model_config *c = &t->model.config;
 	if (strcmp(choice, "auto") && strcmp(choice, "vocab") && strcmp(choice, "replicated"))
 		return FAIL(err, USAGE, "embedding: '%s'; give auto, replicated or vocab", choice);
-	const enum dtype partial = t->invariant || !t->ops->activation ? DTYPE_F32 : t->ops->activation(c->dtype);
+	const enum dtype partial = t->invariant ? DTYPE_F32 : device_activation(t->ops, c->dtype);
 	const enum dtype table = loader_embedding_dtype(&t->model);
 	const bool exact = partial == DTYPE_F32 || partial == table;
 	t->embedding_split = shard_embedding(c, t->world_size, choice, t->ops->one_memory);
@@ -102,8 +94,8 @@ static enum status read_options(struct tandem *t, const struct tandem_options *o
 	if (!t->ops) return FAIL(err, USAGE, "device: '%s' is not in this build; it has %s", device, device_names());
 	t->world_size = o->world_size ? o->world_size : 1;
 	t->max_sequences = o->max_sequences ? o->max_sequences : DEFAULT_SEQUENCES;
-	t->max_rows = first_of(o->prefill_chunk, t->ops->prefill_chunk, DEFAULT_CHUNK);
-	t->block_tokens = first_of(o->kv_block_tokens, t->ops->kv_block_tokens, DEFAULT_BLOCK_TOKENS);
+	t->max_rows = o->prefill_chunk ? o->prefill_chunk : device_prefill_chunk(t->ops);
+	t->block_tokens = o->kv_block_tokens ? o->kv_block_tokens : device_kv_block_tokens(t->ops);
 	t->timeout_ms = o->timeout_ms ? o->timeout_ms : DEFAULT_TIMEOUT_MS;
 	TRY(between("world size", t->world_size, 1, SHARD_MAX_WORLD, err));
 	TRY(between("threads", o->threads, 0, 4096, err));

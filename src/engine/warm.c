@@ -96,7 +96,7 @@ static enum status run_layer(struct warm *warm, const struct layer_weights *w, s
 enum status warm_linears(struct rank *rank, struct error *err)
 {
 	struct warm warm = {.rank = rank};
-	if (rank->adds || rank->world_size == 1 || !rank->device->vt->linear_rows_after) return STATUS_OK;
+	if (rank->world_size == 1 || !rank->device->vt->linear_rows_after) return STATUS_OK;
 	for (int layer = 0; layer < rank->model->config.layers; layer++) TRY(run_layer(&warm, &rank->weights.layers[layer], err));
 	const struct linear_weight *head = &rank->weights.head;
 	const int outputs = rank_limits(&rank->options).max_outputs;

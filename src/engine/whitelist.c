@@ -44,11 +44,6 @@ enum status whitelist_add_entry(struct whitelist *w, const struct whitelist_entr
 	return STATUS_OK;
 }
 
-static bool same_problem(const struct linear_key *a, const struct linear_key *b)
-{
-	return a->n == b->n && a->k == b->k && a->use == b->use && a->dtype == b->dtype;
-}
-
 /* Printable, on one line, not empty unless it may be. */
 static enum status check_text(const char *whose, const char *what, const char *text, bool may_be_empty, struct error *err)
 {
@@ -76,7 +71,7 @@ static enum status check_entry(const struct whitelist *w, int i, const char *who
 		return FAIL(err, BAD_INPUT, "%s: %s: '%s' has another order of summation, but any_order is false; run tandem prescreen anew", whose, what, p->variant.kernel);
 	for (int j = 0; j < i; j++) {
 		const struct linear_preference *other = &w->entry[j].prefer;
-		if (same_problem(&other->key, &p->key) && p->m_low <= other->m_high && other->m_low <= p->m_high)
+		if (linear_key_alike(&other->key, &p->key) && p->m_low <= other->m_high && other->m_low <= p->m_high)
 			return FAIL(err, BAD_INPUT, "%s: entries %d and %d both are for %s [%d x %d] with m %d; leave one out", whose, j + 1, i + 1,
 			            linear_use_name(p->key.use), p->key.n, p->key.k, p->m_low > other->m_low ? p->m_low : other->m_low);
 	}
@@ -151,7 +146,7 @@ const struct whitelist_entry *whitelist_find(const struct whitelist *w, const st
 {
 	for (int i = 0; i < w->entries; i++) {
 		const struct linear_preference *p = &w->entry[i].prefer;
-		if (same_problem(&p->key, key) && key->m >= p->m_low && key->m <= p->m_high) return &w->entry[i];
+		if (linear_key_alike(&p->key, key) && key->m >= p->m_low && key->m <= p->m_high) return &w->entry[i];
 	}
 	return NULL;
 }

@@ -8,34 +8,6 @@
 #include "engine/whitelist.h"
 #include "model/fields.h"
 
-/* A list of key names, each with a comma behind. */
-static enum status only_keys(const struct fields *f, const char *known, struct error *err)
-{
-	const char *key;
-	json_t *value;
-	char text[48];
-	json_object_foreach((json_t *)f->object, key, value) {
-		size_t n = strlen(key);
-		bool found = false;
-		for (const char *at = known; *at && !found; at += strcspn(at, ",") + 1) found = strncmp(at, key, n) == 0 && at[n] == ',';
-		if (!found) return FAIL(err, BAD_INPUT, "%s: %s%s: not a field here; the fields are %s", f->file, f->section, fields_text(text, sizeof text, key), known);
-	}
-	return STATUS_OK;
-}
-
-/* A string that must be there and fit. */
-static enum status read_text(const struct fields *f, const char *key, char *out, size_t bytes, struct error *err)
-{
-	const char *text = NULL;
-	char expected[48];
-	snprintf(expected, sizeof expected, "a text of at most %zu bytes", bytes - 1);
-	TRY(fields_need(f, key, expected, err));
-	TRY(fields_string(f, key, &text, err));
-	if (strlen(text) >= bytes) return fields_refuse(f, key, expected, fields_get(f, key), err);
-	memcpy(out, text, strlen(text) + 1);
-	return STATUS_OK;
-}
-
 static enum status read_int(const struct fields *f, const char *key, int most, int *out, struct error *err)
 {
 	TRY(fields_need(f, key, "an integer", err));
@@ -45,7 +17,7 @@ static enum status read_int(const struct fields *f, const char *key, int most, i
 static enum status read_dtype(const struct fields *f, enum dtype *out, struct error *err)
 {
 	char name[16];
-	TRY(read_text(f, "dtype", name, sizeof name, err));
+	TRY(fields_copy(f, "dtype", name, sizeof name, err));
 	for (int i = 0; i < DTYPE_COUNT; i++) {
 		*out = (enum dtype)i;
 		if (!strcmp(dtype_name(*out), name)) return STATUS_OK;
@@ -63,9 +35,9 @@ static enum status read_shape(struct whitelist *w, const struct fields *f, struc
 {
 	struct whitelist_shape shape = {0};
 	if (!json_is_object(f->object)) return FAIL(err, BAD_INPUT, "%s: model.shapes: an item is not an object; correct the file", f->file);
-	TRY(only_keys(f, "world_size,family,n,k,", err));
+	TRY(fields_only(f, "world_size, family, n, k", "here", err));
 	TRY(read_int(f, "world_size", 1 << 16, &shape.world_size, err));
-	TRY(read_text(f, "family", shape.family, sizeof shape.family, err));
+	TRY(fields_copy(f, "family", shape.family, sizeof shape.family, err));
 	TRY(read_int(f, "n", INT32_MAX, &shape.n, err));
 	TRY(read_int(f, "k", INT32_MAX, &shape.k, err));
 	return whitelist_add_shape(w, &shape, err);
@@ -75,9 +47,9 @@ static enum status read_model(struct whitelist *w, const struct fields *top, str
 {
 	struct fields f;
 	TRY(read_object(&f, top, "model", "model.", err));
-	TRY(only_keys(&f, "name,type,dtype,shapes,", err));
-	TRY(read_text(&f, "name", w->model, sizeof w->model, err));
-	TRY(read_text(&f, "type", w->model_type, sizeof w->model_type, err));
+	TRY(fields_only(&f, "name, type, dtype, shapes", "here", err));
+	TRY(fields_copy(&f, "name", w->model, sizeof w->model, err));
+	TRY(fields_copy(&f, "type", w->model_type, sizeof w->model_type, err));
 	TRY(read_dtype(&f, &w->dtype, err));
 	const json_t *list = fields_get(&f, "shapes");
 	if (!json_is_array(list)) return fields_refuse(&f, "shapes", "a list", list, err);
@@ -93,16 +65,16 @@ static enum status read_device(struct whitelist *w, const struct fields *top, st
 {
 	struct fields f;
 	TRY(read_object(&f, top, "device", "device.", err));
-	TRY(only_keys(&f, "kind,flavour,versions,", err));
-	TRY(read_text(&f, "kind", w->device, sizeof w->device, err));
-	TRY(read_text(&f, "flavour", w->flavour, sizeof w->flavour, err));
-	return read_text(&f, "versions", w->versions, sizeof w->versions, err);
+	TRY(fields_only(&f, "kind, flavour, versions", "here", err));
+	TRY(fields_copy(&f, "kind", w->device, sizeof w->device, err));
+	TRY(fields_copy(&f, "flavour", w->flavour, sizeof w->flavour, err));
+	return fields_copy(&f, "versions", w->versions, sizeof w->versions, err);
 }
 
 static enum status read_use(const struct fields *f, enum linear_use *out, struct error *err)
 {
 	char name[24];
-	TRY(read_text(f, "use", name, sizeof name, err));
+	TRY(fields_copy(f, "use", name, sizeof name, err));
 	for (int i = 0; i < LINEAR_USE_COUNT; i++) {
 		*out = (enum linear_use)i;
 		if (!strcmp(linear_use_name(*out), name)) return STATUS_OK;
@@ -115,20 +87,20 @@ static enum status read_entry(struct whitelist *w, const struct fields *f, struc
 	struct whitelist_entry e = {0};
 	struct linear_preference *p = &e.prefer;
 	if (!json_is_object(f->object)) return FAIL(err, BAD_INPUT, "%s: entries: an item is not an object; correct the file", f->file);
-	TRY(only_keys(f, "use,dtype,n,k,m_low,m_high,kernel,mode,invariant,ratio,where,", err));
+	TRY(fields_only(f, "use, dtype, n, k, m_low, m_high, kernel, mode, invariant, ratio, where", "here", err));
 	TRY(read_use(f, &p->key.use, err));
 	TRY(read_dtype(f, &p->key.dtype, err));
 	TRY(read_int(f, "n", INT32_MAX, &p->key.n, err));
 	TRY(read_int(f, "k", INT32_MAX, &p->key.k, err));
 	TRY(read_int(f, "m_low", INT32_MAX, &p->m_low, err));
 	TRY(read_int(f, "m_high", INT32_MAX, &p->m_high, err));
-	TRY(read_text(f, "kernel", p->variant.kernel, sizeof p->variant.kernel, err));
-	TRY(read_text(f, "mode", p->variant.mode, sizeof p->variant.mode, err));
+	TRY(fields_copy(f, "kernel", p->variant.kernel, sizeof p->variant.kernel, err));
+	TRY(fields_copy(f, "mode", p->variant.mode, sizeof p->variant.mode, err));
 	TRY(fields_need(f, "invariant", "true or false", err));
 	TRY(fields_bool(f, "invariant", &p->variant.invariant, err));
 	TRY(fields_need(f, "ratio", "a number", err));
 	TRY(fields_number(f, "ratio", 0, true, 1e6, &e.ratio, err));
-	TRY(read_text(f, "where", e.where, sizeof e.where, err));
+	TRY(fields_copy(f, "where", e.where, sizeof e.where, err));
 	return whitelist_add_entry(w, &e, err);
 }
 
@@ -177,8 +149,8 @@ static enum status read_all(struct whitelist *w, const struct fields *f, struct 
 {
 	char hash[WHITELIST_HASH_BYTES];
 	TRY(read_format(f, err));
-	TRY(only_keys(f, "format,version,program,device,model,keep,any_order,entries,hash,", err));
-	TRY(read_text(f, "program", w->program, sizeof w->program, err));
+	TRY(fields_only(f, "format, version, program, device, model, keep, any_order, entries, hash", "here", err));
+	TRY(fields_copy(f, "program", w->program, sizeof w->program, err));
 	TRY(read_device(w, f, err));
 	TRY(read_model(w, f, err));
 	TRY(fields_need(f, "keep", "a number", err));
@@ -186,7 +158,7 @@ static enum status read_all(struct whitelist *w, const struct fields *f, struct 
 	TRY(fields_need(f, "any_order", "true or false", err));
 	TRY(fields_bool(f, "any_order", &w->any_order, err));
 	TRY(read_entries(w, f, err));
-	TRY(read_text(f, "hash", w->hash, sizeof w->hash, err));
+	TRY(fields_copy(f, "hash", w->hash, sizeof w->hash, err));
 	TRY(whitelist_hash(f->object, hash, err));
 	if (strcmp(hash, w->hash))
 		return FAIL(err, BAD_INPUT, "%s: hash: the content has %.12s..., the file says %.12s...; it was changed after it was measured: write it anew", f->file, hash, w->hash);

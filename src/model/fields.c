@@ -138,3 +138,37 @@ enum status fields_string(const struct fields *f, const char *key, const char **
 	*value = json_string_value(found);
 	return STATUS_OK;
 }
+
+enum status fields_copy(const struct fields *f, const char *key, char *out, size_t bytes, struct error *err)
+{
+	const char *text = NULL;
+	char expected[48];
+	snprintf(expected, sizeof expected, "a text of at most %zu bytes", bytes - 1);
+	TRY(fields_need(f, key, expected, err));
+	TRY(fields_string(f, key, &text, err));
+	if (strlen(text) >= bytes) return fields_refuse(f, key, expected, fields_get(f, key), err);
+	memcpy(out, text, strlen(text) + 1);
+	return STATUS_OK;
+}
+
+static bool is_listed(const char *key, const char *list)
+{
+	const size_t n = strlen(key);
+	for (const char *at = list; *at; at += strspn(at, ", ")) {
+		const size_t length = strcspn(at, ",");
+		if (length == n && !strncmp(at, key, n)) return true;
+		at += length;
+	}
+	return false;
+}
+
+enum status fields_only(const struct fields *f, const char *known, const char *whose, struct error *err)
+{
+	const char *key;
+	json_t *value;
+	char text[64];
+	json_object_foreach((json_t *)f->object, key, value)
+		if (!is_listed(key, known))
+			return FAIL(err, BAD_INPUT, "%s: %s%s: not a field %s; the fields are %s", f->file, f->section, fields_text(text, sizeof text, key), whose, known);
+	return STATUS_OK;
+}

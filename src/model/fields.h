@@ -36,6 +36,10 @@ enum status fields_number(const struct fields *f, const char *key, double lo, bo
 enum status fields_bool(const struct fields *f, const char *key, bool *value, struct error *err) NODISCARD;
 /* Borrowed from the object. */
 enum status fields_string(const struct fields *f, const char *key, const char **value, struct error *err) NODISCARD;
+/* A string that must be there and fit: `bytes` with its end. */
+enum status fields_copy(const struct fields *f, const char *key, char *out, size_t bytes, struct error *err) NODISCARD;
+/* BAD_INPUT for a key that is none of `known` ("a, b, c"); `whose` says in the message what they are fields of: "of a target", "here". */
+enum status fields_only(const struct fields *f, const char *known, const char *whose, struct error *err) NODISCARD;
 /* BAD_INPUT if absent or null. */
 enum status fields_need(const struct fields *f, const char *key, const char *expected, struct error *err) NODISCARD;
 

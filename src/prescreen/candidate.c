@@ -37,9 +37,16 @@ enum status candidate_stopped(const struct screen *s, struct error *err)
 	return STATUS_OK;
 }
 
+bool candidate_ends_run(enum status st, const struct error *why, struct error *err)
+{
+	const bool ends = st == STATUS_NO_MEMORY || st == STATUS_CANCELLED;
+	if (ends && err) *err = *why;
+	return ends;
+}
+
 bool candidate_out_of_budget(const struct screen *s)
 {
-	return s->options->budget_s > 0 && (double)(clock_ns() - s->started_ns) / 1e9 >= s->options->budget_s;
+	return s->options->budget_s > 0 && clock_seconds_since(s->started_ns) >= s->options->budget_s;
 }
 
 PRINTF_LIKE(3, 4) static void reject(struct result_candidate *c, enum reason reason, const char *format, ...)
@@ -106,20 +113,14 @@ static enum status prefer(struct screen *s, const struct result_problem *p, cons
 /* A graph of `calls` calls; `timed`: with what stands between them. A recording that fails is ended all the same. */
 static enum status record(struct screen *s, struct trial *t, int calls, bool timed, struct graph **out, struct error *err)
 {
-	const struct device_ops *ops = s->bench.ops;
-	struct error ignored = {0};
-	*out = NULL;
-	TRY(ops->graph_begin(s->bench.stream, err));
 	enum status st = STATUS_OK;
+	*out = NULL;
+	TRY(s->bench.ops->graph_begin(s->bench.stream, err));
 	for (int i = 0; i < calls && st == STATUS_OK; i++) {
 		if (timed) st = trial_issue_between(t, err);
 		if (st == STATUS_OK) st = trial_issue(t, i, err);
 	}
-	enum status ended = ops->graph_end(s->bench.stream, out, st == STATUS_OK ? err : &ignored);
-	if (st == STATUS_OK) return ended;
-	if (*out) ops->graph_destroy(*out);
-	*out = NULL;
-	return st;
+	return device_graph_end(s->bench.stream, st, out, err);
 }
 
 /* One call over poison, and its output on the host. */
@@ -185,7 +186,7 @@ static enum status check_output(struct screen *s, struct trial *t, struct graph 
 	trial_check(t, &c->check);
 	c->check.repeatable = true;
 	for (c->check.repeats = 1; c->check.repeats < s->repeats && c->check.repeatable; c->check.repeats++) {
-		if (c->check.repeats > 1 && (double)(clock_ns() - start) / 1e9 > REPEATS_S) break;
+		if (c->check.repeats > 1 && clock_seconds_since(start) > REPEATS_S) break;
 		TRY(candidate_stopped(s, err));
 		TRY(run_once(s, t, graph, err));
 		c->check.repeatable = trial_hash(t) == first;
@@ -318,7 +319,7 @@ static enum status time_candidate(struct screen *s, struct trial *t, struct resu
 	s->pairs.count = 0;
 	TRY_GOTO(make_side(s, t, p, &c->requested, s->baseline.calls, &side, err), end);
 	TRY_GOTO(time_pair(s, t, p, &side, &base_us, &us, err), end); /* to warm up */
-	if (base_us < HOPELESS * us && (double)(clock_ns() - start) / 1e9 > HOPELESS_S) {
+	if (base_us < HOPELESS * us && clock_seconds_since(start) > HOPELESS_S) {
 		pairs_add(&s->pairs, base_us, us);
 		pairs_summary(&s->pairs, &c->timing);
 		goto end;
@@ -328,7 +329,7 @@ static enum status time_candidate(struct screen *s, struct trial *t, struct resu
 		TRY_GOTO(time_pair(s, t, p, &side, &base_us, &us, err), end);
 		pairs_add(&s->pairs, base_us, us);
 	} while (!pairs_enough(&s->pairs, &s->rule) && s->pairs.count < s->rule.most &&
-	         (s->pairs.count < s->rule.least || (double)(clock_ns() - start) / 1e9 < seconds));
+	         (s->pairs.count < s->rule.least || clock_seconds_since(start) < seconds));
 	pairs_summary(&s->pairs, &c->timing);
 	c->timing.steady = pairs_enough(&s->pairs, &s->rule);
 end:
@@ -378,7 +379,8 @@ static enum status evidence(struct screen *s, struct trial *t, struct result_pro
 	enum status st = request(s, t, p, c, &graph, &why);
 	if (st == STATUS_OK && c->reason == REASON_NONE) st = check_output(s, t, graph, c, &why);
 	if (graph) s->bench.ops->graph_destroy(graph);
-	if (st == STATUS_NO_MEMORY || st == STATUS_CANCELLED || (st != STATUS_OK && c->outcome == OUTCOME_BASELINE)) {
+	if (candidate_ends_run(st, &why, err)) return st;
+	if (st != STATUS_OK && c->outcome == OUTCOME_BASELINE) {
 		if (err) *err = why;
 		return st;
 	}
@@ -411,10 +413,7 @@ enum status candidate_run(struct screen *s, struct trial *t, struct result_probl
 	if (c->reason != REASON_NONE) return STATUS_OK;
 	struct error why = {0};
 	enum status st = time_candidate(s, t, p, c, seconds, &why);
-	if (st == STATUS_NO_MEMORY || st == STATUS_CANCELLED) {
-		if (err) *err = why;
-		return st;
-	}
+	if (candidate_ends_run(st, &why, err)) return st;
 	if (st != STATUS_OK) {
 		refuse(c, &why);
 		return still_alive(s, t, p, c, err);

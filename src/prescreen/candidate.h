@@ -49,6 +49,8 @@ enum status candidate_time_graph(struct screen *s, struct graph *graph, double *
 bool candidate_out_of_budget(const struct screen *s);
 /* Drops what belongs to the problem in work. */
 void candidate_forget(struct screen *s);
+/* Whether a failure is the whole run's and not a candidate's: then `err` is told why. */
+bool candidate_ends_run(enum status st, const struct error *why, struct error *err);
 /* CANCELLED if the run is to stop. */
 enum status candidate_stopped(const struct screen *s, struct error *err) NODISCARD;
 

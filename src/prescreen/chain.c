@@ -162,9 +162,9 @@ static void describe(struct chain *c, const struct shapes *shapes)
 	struct chain_op *attention = &c->op[PART_ATTENTION];
 	attention->there = a->layers > 0;
 	attention->problem.op = PROBLEM_ATTENTION;
-	attention->problem.attention = (struct attention_problem){.dtype = s->bench.ops->activation ? s->bench.ops->activation(shapes->dtype) : DTYPE_F32,
+	attention->problem.attention = (struct attention_problem){.dtype = device_activation(s->bench.ops, shapes->dtype),
 	                                                          .q_heads = a->q_heads, .kv_heads = a->kv_heads, .head_dim = a->head_dim, .rows = c->out.rows,
-	                                                          .context = c->out.context, .block_tokens = problems_block_tokens(s->bench.ops)};
+	                                                          .context = c->out.context, .block_tokens = device_kv_block_tokens(s->bench.ops)};
 }
 
 static size_t bytes_of(const struct chain *c, const struct chain_op *op)
@@ -327,16 +327,11 @@ static enum status prefer(struct chain *c, const struct entry *entry, int count,
 static enum status record(struct chain *c, const struct entry *entry, int count, struct graph **out, struct error *err)
 {
 	const struct device_ops *ops = c->s->bench.ops;
-	struct error ignored = {0};
 	*out = NULL;
 	TRY(prefer(c, entry, count, err));
 	if (!ops->graph_begin) return STATUS_OK;
 	TRY(ops->graph_begin(c->s->bench.stream, err));
-	enum status st = walk(c, err), ended = ops->graph_end(c->s->bench.stream, out, st == STATUS_OK ? err : &ignored);
-	if (st == STATUS_OK) return ended;
-	if (*out) ops->graph_destroy(*out);
-	*out = NULL;
-	return st;
+	return device_graph_end(c->s->bench.stream, walk(c, err), out, err);
 }
 
 static enum status time_chain(struct chain *c, struct graph *graph, const struct entry *entry, int count, double *us, struct error *err)
@@ -359,7 +354,7 @@ static enum status time_pairs(struct chain *c, struct graph *graph, const struct
 	s->pairs.count = 0;
 	for (int i = -1; i < (quick ? QUICK_PAIRS_MOST : PAIRS_MOST); i++) { /* the first one warms up */
 		double a[2], b[2];
-		if (i >= (quick ? QUICK_PAIRS_LEAST : PAIRS_LEAST) && (double)(clock_ns() - start) / 1e9 > (quick ? QUICK_COMPARE_S : COMPARE_S)) break;
+		if (i >= (quick ? QUICK_PAIRS_LEAST : PAIRS_LEAST) && clock_seconds_since(start) > (quick ? QUICK_COMPARE_S : COMPARE_S)) break;
 		TRY(candidate_stopped(s, err));
 		TRY(time_chain(c, c->defaults, NULL, 0, &a[0], err));
 		TRY(time_chain(c, graph, entry, count, &b[0], err));
@@ -390,8 +385,8 @@ static enum status report(struct chain *c, const struct result_problem *p, int c
 	const struct screen *s = c->s;
 	const struct screen_options *o = s->options;
 	struct screen_progress progress = {.problems = s->results->problems, .done = s->results->problems, .candidates = candidates, .candidate = candidate, .problem = p,
-	                                   .world_size = c->out.world_size, .seconds = (double)(clock_ns() - s->started_ns) / 1e9, .measured = s->measured,
-	                                   .chain_seconds = (double)(clock_ns() - s->chains_ns) / 1e9, .chains_measured = s->chains_measured};
+	                                   .world_size = c->out.world_size, .seconds = clock_seconds_since(s->started_ns), .measured = s->measured,
+	                                   .chain_seconds = clock_seconds_since(s->chains_ns), .chains_measured = s->chains_measured};
 	chain_count(s->results, &progress.chains, &progress.chains_done);
 	if (o->progress) o->progress(o->context, &progress);
 	return candidate_stopped(s, err);
@@ -425,10 +420,7 @@ static enum status failed(struct chain *c, struct entry *e, enum status st, cons
 {
 	struct result_confirm *confirm = &e->candidate->confirm;
 	double us;
-	if (st == STATUS_NO_MEMORY || st == STATUS_CANCELLED) {
-		if (err) *err = *why;
-		return st;
-	}
+	if (candidate_ends_run(st, why, err)) return st;
 	*confirm = (struct result_confirm){.outcome = OUTCOME_REJECT, .world_size = c->out.world_size};
 	snprintf(confirm->detail, sizeof confirm->detail, "in the chain: %.120s", why->text);
 	st = time_chain(c, c->defaults, NULL, 0, &us, err);
@@ -547,7 +539,7 @@ enum status chain_run(struct screen *s, struct error *err)
 			TRY(run_chain(s, world_size, r->problem[i].linear.m, &cut, err));
 			if (cut) return STATUS_OK;
 			s->chains_measured++;
-			r->seconds = s->seconds_before + (double)(clock_ns() - s->started_ns) / 1e9;
+			r->seconds = s->seconds_before + clock_seconds_since(s->started_ns);
 			if (o->save) TRY(o->save(o->context, r, err));
 		}
 	}

@@ -17,11 +17,6 @@ static int compare_int(int a, int b)
 	return (a > b) - (a < b);
 }
 
-static bool same_linear(const struct linear_key *a, const struct linear_key *b)
-{
-	return a->use == b->use && a->dtype == b->dtype && a->n == b->n && a->k == b->k;
-}
-
 static int by_key(const void *left, const void *right)
 {
 	const struct linear_key *a = &((const struct choice *)left)->problem->linear, *b = &((const struct choice *)right)->problem->linear;
@@ -99,7 +94,7 @@ static void agree_on_twins(const struct rule *rule, struct choice *list, int cou
 static bool continues(const struct choice *a, const struct choice *b)
 {
 	const struct linear_key *x = &a->problem->linear, *y = &b->problem->linear;
-	return same_linear(x, y) && a->taken && b->taken && variant_equal(&a->taken->requested, &b->taken->requested) && y->m <= (int64_t)CHOOSE_MAX_STEP * x->m;
+	return linear_key_alike(x, y) && a->taken && b->taken && variant_equal(&a->taken->requested, &b->taken->requested) && y->m <= (int64_t)CHOOSE_MAX_STEP * x->m;
 }
 
 static enum status add_ranges(struct whitelist *out, const struct rule *rule, const struct choice *list, int count, struct error *err)
@@ -160,7 +155,7 @@ static enum status fill(struct whitelist *out, const struct results *r, struct c
 	if (!count) return FAIL(err, BAD_INPUT, "whitelist: the results of %s have no linear; measure a model that has some", r->model);
 	qsort(list, (size_t)count, sizeof *list, by_key);
 	for (int i = 0; i < count; i++) {
-		bool follows = i && same_linear(&list[i - 1].problem->linear, &list[i].problem->linear);
+		bool follows = i && linear_key_alike(&list[i - 1].problem->linear, &list[i].problem->linear);
 		list[i].taken = take(&rule, list[i].problem, follows ? list[i - 1].taken : NULL);
 	}
 	agree_on_twins(&rule, list, count);

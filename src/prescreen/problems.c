@@ -77,20 +77,15 @@ static enum status add_linear(struct maker *m, const struct shapes *shapes, cons
 	return add(m, &p, shapes->world_size, f->family, f->count, err);
 }
 
-int problems_block_tokens(const struct device_ops *ops)
-{
-	return ops->kv_block_tokens ? ops->kv_block_tokens : 32;
-}
-
 static enum status add_attention(struct maker *m, const struct shapes *shapes, int rows, int context, struct error *err)
 {
 	bool prefill = rows > DECODE_MAX_ROWS;
 	if (!(prefill ? m->choice->prefill : m->choice->decode)) return STATUS_OK;
 	const struct shape_attention *a = &shapes->attention;
-	enum dtype dtype = m->ops->activation ? m->ops->activation(shapes->dtype) : DTYPE_F32;
+	enum dtype dtype = device_activation(m->ops, shapes->dtype);
 	struct result_problem p = {.op = PROBLEM_ATTENTION,
 	                           .attention = {.dtype = dtype, .q_heads = a->q_heads, .kv_heads = a->kv_heads, .head_dim = a->head_dim, .rows = rows,
-	                                         .context = prefill ? rows : context, .block_tokens = problems_block_tokens(m->ops), .prefill = prefill}};
+	                                         .context = prefill ? rows : context, .block_tokens = device_kv_block_tokens(m->ops), .prefill = prefill}};
 	snprintf(p.phase, sizeof p.phase, "%s", phase_of(rows));
 	return add(m, &p, shapes->world_size, "attention", a->layers, err);
 }
@@ -127,7 +122,7 @@ static void describe_degree(struct result_degree *out, const struct model_config
 
 void problems_shapes(struct shapes *out, struct plan_degree *degree, const struct model_config *config, const struct device_ops *ops, int world_size)
 {
-	enum dtype activation = ops->activation ? ops->activation(config->dtype) : DTYPE_F32;
+	enum dtype activation = device_activation(ops, config->dtype);
 	const struct plan_options options = {.activation = activation, .kv = activation, .partial = activation};
 	struct plan_degree own;
 	if (!degree) degree = &own;

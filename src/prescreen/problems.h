@@ -32,8 +32,6 @@ enum status problems_make(struct results *out, const struct model_config *config
 
 /* What a rank at `world_size` has to compute on this back end; `degree` too, if not NULL. */
 void problems_shapes(struct shapes *out, struct plan_degree *degree, const struct model_config *config, const struct device_ops *ops, int world_size);
-/* Keys of a block of the cache. */
-int problems_block_tokens(const struct device_ops *ops);
 
 /* An attention problem as the back end knows it. */
 static inline struct attention_key problem_attention_key(const struct attention_problem *p)

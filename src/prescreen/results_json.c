@@ -6,8 +6,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
+#include "base/buf.h"
 #include "base/mem.h"
 #include "model/fields.h"
 #include "prescreen/results.h"
@@ -195,12 +195,7 @@ static enum status read_object(const struct field *table, const char *const *mor
 
 static enum status read_text(const struct fields *in, const struct field *f, char *to, struct error *err)
 {
-	const char *text = NULL;
-	char expected[48];
-	TRY(fields_string(in, f->name, &text, err));
-	snprintf(expected, sizeof expected, "a text of at most %zu bytes", f->size - 1);
-	if (!text || strlen(text) >= f->size) return fields_refuse(in, f->name, expected, fields_get(in, f->name), err);
-	memcpy(to, text, strlen(text) + 1);
+	TRY(fields_copy(in, f->name, to, f->size, err));
 	fields_one_line(to);
 	return STATUS_OK;
 }
@@ -462,13 +457,11 @@ enum status results_load(struct results *out, const char *path, struct error *er
 
 enum status results_save(const struct results *results, const char *path, struct error *err)
 {
-	char beside[4096];
-	if ((size_t)snprintf(beside, sizeof beside, "%s.new", path) >= sizeof beside) return FAIL(err, BAD_INPUT, "%.80s...: the path is too long; use a shorter --out", path);
 	json_t *object = results_json(results);
-	if (!object) return FAIL(err, NO_MEMORY, "%s: no memory for its text", path);
-	int bad = json_dump_file(object, beside, JSON_INDENT(1) | JSON_REAL_PRECISION(9));
+	char *text = object ? json_dumps(object, JSON_INDENT(1) | JSON_REAL_PRECISION(9)) : NULL;
 	json_decref(object);
-	if (!bad && rename(beside, path) == 0) return STATUS_OK;
-	(void)unlink(beside);
-	return FAIL(err, IO, "%s: cannot be written; give --out a folder with room where you may write", path);
+	if (!text) return FAIL(err, NO_MEMORY, "%s: no memory for its text", path);
+	enum status st = buf_write_file(&(struct buf){.data = text, .size = strlen(text)}, path, err);
+	free(text);
+	return st;
 }

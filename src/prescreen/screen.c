@@ -14,11 +14,6 @@
 #define BUDGET_PROBLEMS 0.8 /* part of the budget that the problems are to take, where chains follow */
 #define BUDGET_CANDIDATES 12 /* that a problem is taken to have, to divide the rest of the budget */
 
-static double seconds_since(uint64_t start)
-{
-	return (double)(clock_ns() - start) / 1e9;
-}
-
 /* ---- device */
 
 static int largest(int a, int b)
@@ -96,7 +91,7 @@ static enum status report(struct screen *s, const struct result_problem *p, int 
 {
 	const struct screen_options *o = s->options;
 	struct screen_progress progress = {.problems = s->results->problems, .candidates = p->candidates, .candidate = candidate, .problem = p,
-	                                   .seconds = seconds_since(s->started_ns), .measured = s->measured};
+	                                   .seconds = clock_seconds_since(s->started_ns), .measured = s->measured};
 	for (int i = 0; i < s->results->problems; i++) progress.done += s->results->problem[i].done;
 	if (o->progress) o->progress(o->context, &progress);
 	return candidate_stopped(s, err);
@@ -137,7 +132,7 @@ static double share_of_budget(const struct screen *s)
 	int left = 0;
 	for (int i = 0; i < s->results->problems; i++) left += !s->results->problem[i].done;
 	double budget = s->options->budget_s * (s->options->chain ? BUDGET_PROBLEMS : 1);
-	double share = (budget - seconds_since(s->started_ns)) / (left * BUDGET_CANDIDATES + 1);
+	double share = (budget - clock_seconds_since(s->started_ns)) / (left * BUDGET_CANDIDATES + 1);
 	return share < most ? share : most;
 }
 
@@ -163,7 +158,7 @@ static enum status finish_problem(struct screen *s, struct error *err)
 {
 	const struct screen_options *o = s->options;
 	s->measured++;
-	s->results->seconds = s->seconds_before + seconds_since(s->started_ns);
+	s->results->seconds = s->seconds_before + clock_seconds_since(s->started_ns);
 	return o->save ? o->save(o->context, s->results, err) : STATUS_OK;
 }
 
@@ -221,7 +216,7 @@ enum status screen_run(struct results *results, const struct screen_options *opt
 	enum status st = screen_all(s, err);
 	candidate_forget(s);
 	close_device(s);
-	results->seconds = s->seconds_before + seconds_since(s->started_ns);
+	results->seconds = s->seconds_before + clock_seconds_since(s->started_ns);
 	if (st != STATUS_OK && options->save) {
 		struct error ignored = {0}; /* the first one is what is told */
 		(void)!options->save(options->context, results, &ignored);

@@ -54,23 +54,6 @@ const char *target_names(void)
 	return "gfx936, gfx90a, gfx942, h200, a100, cpu";
 }
 
-static const char *const field_names[] = {"name",          "wave",        "max_threads", "shared_bytes", "shared_floor",
-                                          "compute_units", "align_bytes", "skinny",      "kernels"};
-
-static enum status refuse_unknown_keys(const struct fields *f, struct error *err)
-{
-	const char *key;
-	json_t *value;
-	char text[64];
-	json_object_foreach((json_t *)f->object, key, value) {
-		bool known = false;
-		for (size_t i = 0; i < COUNT(field_names); i++) known = known || strcmp(key, field_names[i]) == 0;
-		if (!known) return FAIL(err, BAD_INPUT, "%s: %s: not a field of a target; the fields are name, wave, max_threads, shared_bytes, "
-		                        "shared_floor, compute_units, align_bytes, skinny, kernels", f->file, fields_text(text, sizeof text, key));
-	}
-	return STATUS_OK;
-}
-
 static enum status parse_name(struct target *out, const struct fields *f, struct error *err)
 {
 	static const char expected[] = "a name of 1 to 47 letters, digits, '-', '_' or '.'";
@@ -104,7 +87,7 @@ static enum status parse_kernels(struct target *out, const struct fields *f, str
 static enum status parse_fields(struct target *out, const struct fields *f, struct error *err)
 {
 	bool skinny = false;
-	TRY(refuse_unknown_keys(f, err));
+	TRY(fields_only(f, "name, wave, max_threads, shared_bytes, shared_floor, compute_units, align_bytes, skinny, kernels", "of a target", err));
 	TRY(parse_name(out, f, err));
 	TRY(fields_need(f, "wave", "an integer from 1 to 128", err));
 	TRY(fields_int(f, "wave", 1, 128, &out->wave, err));

@@ -308,7 +308,7 @@ static enum status open_qkv(struct trial *t, struct error *err)
 	const struct linear_key *key = &t->problem->linear;
 	const struct model_config *c = t->bench->config;
 	int heads = key->n / c->head_dim, group = c->q_heads / c->kv_heads, world = t->problem->places ? t->problem->place[0].world_size : 1;
-	int q = c->q_heads / world, kv = (heads - q) / 2, tokens = t->bench->ops->kv_block_tokens ? t->bench->ops->kv_block_tokens : 32;
+	int q = c->q_heads / world, kv = (heads - q) / 2, tokens = device_kv_block_tokens(t->bench->ops);
 	bool prefill = key->m > DECODE_MAX_ROWS;
 	void *out;
 	if (q < 1 || kv < 1 || q + 2 * kv != heads || group < 1)
@@ -398,7 +398,7 @@ enum status trial_open_unchecked(struct trial *out, struct bench *bench, struct 
 {
 	enum status st;
 	*out = (struct trial){.bench = bench, .weights = weights, .problem = problem};
-	out->activation = bench->ops->activation ? bench->ops->activation(bench->config->dtype) : DTYPE_F32;
+	out->activation = device_activation(bench->ops, bench->config->dtype);
 	if (problem->op == PROBLEM_ATTENTION) st = open_attention(out, err);
 	else if (problem->linear.use == LINEAR_USE_MLP_IN) st = open_mlp(out, err);
 	else if (problem->linear.use == LINEAR_USE_ATTENTION_IN) st = open_qkv(out, err);

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 #include <cmocka.h>
@@ -214,6 +215,39 @@ static void test_buf_read_file(void **state)
 	err = (struct error){0};
 	assert_int_equal(buf_read_file(&b, "/tmp", 10, &err), STATUS_IO);
 	buf_fini(&b);
+}
+
+static void test_buf_write_file(void **state)
+{
+	(void)state;
+	char folder[] = "/tmp/tandem_test_base_XXXXXX", path[64], beside[80];
+	assert_non_null(mkdtemp(folder));
+	snprintf(path, sizeof path, "%s/file", folder);
+	snprintf(beside, sizeof beside, "%s.part", path);
+	struct buf b = {0}, back = {0};
+	struct error err = {0};
+	for (int i = 0; i < 2; i++) { /* anew, and over what is there */
+		buf_clear(&b);
+		buf_clear(&back);
+		assert_int_equal(buf_printf(&b, &err, "text %d", i), STATUS_OK);
+		assert_int_equal(buf_write_file(&b, path, &err), STATUS_OK);
+		assert_int_equal(buf_read_file(&back, path, 100, &err), STATUS_OK);
+		assert_string_equal(back.data, b.data);
+		assert_int_not_equal(access(beside, F_OK), 0);
+	}
+	assert_int_equal(mkdir(beside, 0700), 0); /* there is no way to write beside it: what was there stays */
+	buf_clear(&b);
+	assert_int_equal(buf_puts(&b, "lost", &err), STATUS_OK);
+	assert_int_equal(buf_write_file(&b, path, &err), STATUS_IO);
+	assert_non_null(strstr(err.text, "cannot be written"));
+	buf_clear(&back);
+	assert_int_equal(buf_read_file(&back, path, 100, &err), STATUS_OK);
+	assert_string_equal(back.data, "text 1");
+	buf_fini(&b);
+	buf_fini(&back);
+	rmdir(beside);
+	unlink(path);
+	rmdir(folder);
 }
 
 /* ---- clock, wait ---- */
@@ -496,7 +530,8 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_status_table),     cmocka_unit_test(test_error_keeps_the_first), cmocka_unit_test(test_error_text_is_bounded),
 		cmocka_unit_test(test_sizes_overflow),   cmocka_unit_test(test_allocation),            cmocka_unit_test(test_buf),
-		cmocka_unit_test(test_buf_read_file),    cmocka_unit_test(test_clock),                 cmocka_unit_test(test_wait_word),
+		cmocka_unit_test(test_buf_read_file),    cmocka_unit_test(test_buf_write_file),
+		   cmocka_unit_test(test_clock),                 cmocka_unit_test(test_wait_word),
 		cmocka_unit_test(test_ping_pong),        cmocka_unit_test(test_waiting_burns_no_cpu),  cmocka_unit_test(test_fault_parse),
 		cmocka_unit_test(test_fault_parse_refuses), cmocka_unit_test(test_fault_check),        cmocka_unit_test(test_bf16),
 		cmocka_unit_test(test_f16),              cmocka_unit_test(test_rng),                   cmocka_unit_test(test_log),

@@ -135,11 +135,11 @@ enum status cpu_linear_prefer(struct stream *base, const struct linear_preferenc
 
 const struct cpu_way *cpu_preferred_way(const struct cpu_stream *stream, const struct linear_args *args)
 {
-	enum linear_use use = args->split ? LINEAR_USE_PARTIAL : LINEAR_USE_PLAIN;
+	const struct linear_key key = {.use = args->split ? LINEAR_USE_PARTIAL : LINEAR_USE_PLAIN, .dtype = args->weight->dtype, .n = args->weight->n,
+	                               .k = args->weight->k};
 	for (int i = 0; i < stream->preference_count; i++) {
 		const struct cpu_preference *p = &stream->preferences[i];
-		if (p->key.n == args->weight->n && p->key.k == args->weight->k && p->key.dtype == args->weight->dtype && p->key.use == use &&
-		    args->x.rows >= p->m_low && args->x.rows <= p->m_high)
+		if (linear_key_alike(&p->key, &key) && args->x.rows >= p->m_low && args->x.rows <= p->m_high)
 			return p->way.kernels ? &p->way : NULL;
 	}
 	return NULL;

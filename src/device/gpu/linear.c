@@ -32,6 +32,23 @@ static enum status check_types(const struct linear_args *a, struct error *err)
 	return STATUS_OK;
 }
 
+struct gemm_leaves gemm_leaves_of(const struct sum_split *split, int i)
+{
+	struct gemm_leaves tree = {.leaves = 1};
+	if (!split) return tree;
+	tree.leaves = split->span[i].hi - split->span[i].lo;
+	sumtree_leaf_program(split->tree_leaves, split->span[i], tree.merges);
+	return tree;
+}
+
+enum status gemm_spans_check(const struct sum_split *s, const char *what, struct error *err)
+{
+	for (int i = 0; i < s->spans; i++)
+		if (s->span[i].lo < s->first || s->span[i].hi <= s->span[i].lo || s->span[i].hi > s->first + s->leaves)
+			return FAIL(err, BAD_INPUT, "%s: span [%d,%d) outside the rank's leaves [%d,%d)", what, s->span[i].lo, s->span[i].hi, s->first, s->first + s->leaves);
+	return STATUS_OK;
+}
+
 static enum status check_split(const struct linear_args *a, struct error *err)
 {
 	const struct sum_split *s = a->split;
@@ -40,9 +57,7 @@ static enum status check_split(const struct linear_args *a, struct error *err)
 	    s->spans > SUMTREE_MAX_SPANS || s->spans != a->y.slots || k % s->leaves)
 		return FAIL(err, BAD_INPUT, "linear: %d inputs in %d leaves (%d.. of %d), %d spans for %d slots; equal leaves and a slot a span are wanted", k, s->leaves,
 		            s->first, s->tree_leaves, s->spans, a->y.slots);
-	for (int i = 0; i < s->spans; i++)
-		if (s->span[i].lo < s->first || s->span[i].hi <= s->span[i].lo || s->span[i].hi > s->first + s->leaves)
-			return FAIL(err, BAD_INPUT, "linear: span [%d,%d) outside the rank's leaves [%d,%d)", s->span[i].lo, s->span[i].hi, s->first, s->first + s->leaves);
+	TRY(gemm_spans_check(s, "linear", err));
 	if (a->accumulate && s->spans != 1) return FAIL(err, BAD_INPUT, "linear: %d spans to add to y; one is wanted", s->spans);
 	if (!a->accumulate && a->bias) return FAIL(err, BAD_INPUT, "linear: bias with a split; it is added once, after the sum over ranks");
 	return STATUS_OK;
@@ -165,8 +180,7 @@ static enum status invariant_run(const struct gpu_context *context, const struct
 {
 	struct gemm_problem p = problem_of(a, i);
 	if (!a->split) return by_tile(context, &p, NULL, err);
-	struct gemm_leaves tree = {.leaves = a->split->span[i].hi - a->split->span[i].lo};
-	sumtree_leaf_program(a->split->tree_leaves, a->split->span[i], tree.merges);
+	const struct gemm_leaves tree = gemm_leaves_of(a->split, i);
 	return by_tile(context, &p, &tree, err);
 }
 

@@ -67,6 +67,11 @@ extern "C" {
 
 struct way_preference; /* ways.h */
 
+/* Of span i; split NULL: one leaf, all of it. */
+struct gemm_leaves gemm_leaves_of(const struct sum_split *split, int i);
+/* BAD_INPUT, naming `what`, for a span that is empty or not within the rank's leaves. */
+enum status gemm_spans_check(const struct sum_split *split, const char *what, struct error *err);
+
 /* By the preferred way, or, where that is NULL, by the family that suits the problem; m >= 1, n >= 1. */
 enum status gemm_run(const struct gpu_context *context, const struct gemm_problem *problem, const struct way_preference *preferred, struct error *err);
 /* As gpu_linear, whose preferences do not matter: for a linear between a norm and an ending. */

@@ -79,9 +79,7 @@ static enum status check_sum(const struct moe_args *a, struct error *err)
 	    (w->shared_down.n && w->shared_down.k % s->leaves))
 		return FAIL(err, BAD_INPUT, "moe: %d and %d inputs in %d leaves (%d.. of %d), %d spans for %d slots; equal leaves and a slot a span are wanted", w->down.k,
 		            w->shared_down.k, s->leaves, s->first, s->tree_leaves, s->spans, a->y.slots);
-	for (int i = 0; i < s->spans; i++)
-		if (s->span[i].lo < s->first || s->span[i].hi <= s->span[i].lo || s->span[i].hi > s->first + s->leaves)
-			return FAIL(err, BAD_INPUT, "moe: span [%d,%d) outside the rank's leaves [%d,%d)", s->span[i].lo, s->span[i].hi, s->first, s->first + s->leaves);
+	TRY(gemm_spans_check(s, "moe", err));
 	return a->accumulate ? STATUS_OK : tensor_expect(&a->y, TENSOR_PARTIAL, "moe y with a split", err);
 }
 
@@ -205,11 +203,7 @@ static enum status run_tiles(struct stream *stream, const struct moe_args *a, st
 	for (int i = 0; i < spans_of(a); i++) {
 		const struct moe_span span = span_of(a, p, i);
 		if (context->invariant) {
-			struct moe_leaves tree = {.leaves = 1};
-			if (a->split) {
-				tree.leaves = a->split->span[i].hi - a->split->span[i].lo;
-				sumtree_leaf_program(a->split->tree_leaves, a->split->span[i], tree.merges);
-			}
+			const struct gemm_leaves tree = gemm_leaves_of(a->split, i);
 			TRY(moe_tree_down(context, p, &span, &tree, err));
 			continue;
 		}

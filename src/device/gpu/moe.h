@@ -8,7 +8,7 @@
 #ifndef TANDEM_DEVICE_GPU_MOE_H
 #define TANDEM_DEVICE_GPU_MOE_H
 
-#include "device/gpu/context.h"
+#include "device/gpu/linear.h"
 #include "device/ops.h"
 
 #define MOE_MAX_EXPERTS 1024
@@ -59,12 +59,6 @@ struct moe_span {
 	int k0, k, shared_k0, shared_k;
 };
 
-/* The leaves of a span as a program: `leaves` equal parts, added along the tree. */
-struct moe_leaves {
-	int leaves;
-	uint8_t merges[SUMTREE_MAX_LEAVES];
-};
-
 static inline int moe_most_tiles(int rows, int top_k, int experts, int tile_rows)
 {
 	const int pairs = rows * top_k;
@@ -90,7 +84,7 @@ enum status moe_tile_up(const struct gpu_context *context, const struct moe_prob
 enum status moe_tile_down(const struct gpu_context *context, const struct moe_problem *p, int tile_rows, const struct moe_span *span, struct error *err);
 enum status moe_combine(const struct gpu_context *context, const struct moe_problem *p, struct error *err);
 /* y of a span in the invariant order: per leaf one chain over the row's experts, ascending, the shared one last. */
-enum status moe_tree_down(const struct gpu_context *context, const struct moe_problem *p, const struct moe_span *span, const struct moe_leaves *leaves,
+enum status moe_tree_down(const struct gpu_context *context, const struct moe_problem *p, const struct moe_span *span, const struct gemm_leaves *leaves,
                           struct error *err);
 
 #ifdef __cplusplus

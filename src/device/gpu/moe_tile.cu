@@ -129,7 +129,7 @@ GPU_TEMPLATE float tree_chain(float acc, float (*ws)[TREE_THREADS + 1], float *a
 }
 
 /* Block (b, row): outputs [64 b, +64), one a thread. Bound: every row reads its experts' matrices for itself; the order is the point. */
-template <typename T> GPU_KERNEL(TREE_THREADS) moe_tree_kernel(moe_problem p, moe_span span, moe_leaves tree)
+template <typename T> GPU_KERNEL(TREE_THREADS) moe_tree_kernel(moe_problem p, moe_span span, gemm_leaves tree)
 {
 	GPU_SHARED(float, ws, TILE_K * (TREE_THREADS + 1));
 	GPU_SHARED(float, as, TILE_K);
@@ -204,13 +204,13 @@ enum status moe_combine(const struct gpu_context *context, const struct moe_prob
 }
 
 template <typename T>
-static gpu_error tree_run(const struct gpu_context *context, const moe_problem &p, const moe_span &span, const moe_leaves &leaves)
+static gpu_error tree_run(const struct gpu_context *context, const moe_problem &p, const moe_span &span, const gemm_leaves &leaves)
 {
 	const dim3 grid((unsigned)((p.hidden + TREE_THREADS - 1) / TREE_THREADS), (unsigned)p.rows);
 	return GPU_LAUNCH(moe_tree_kernel<T>, grid, dim3(TREE_THREADS), 0, context->stream, p, span, leaves);
 }
 
-enum status moe_tree_down(const struct gpu_context *context, const struct moe_problem *p, const struct moe_span *span, const struct moe_leaves *leaves,
+enum status moe_tree_down(const struct gpu_context *context, const struct moe_problem *p, const struct moe_span *span, const struct gemm_leaves *leaves,
                           struct error *err)
 {
 	gpu_error code = p->type == DTYPE_F32   ? tree_run<float>(context, *p, *span, *leaves)

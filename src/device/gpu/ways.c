@@ -12,11 +12,6 @@ static const char *const kernel_names[] = {
 	WAY_LIST(X)
 #undef X
 };
-static const char *const use_names[] = {
-#define X(code, name) [LINEAR_USE_##code] = name,
-	LINEAR_USE_LIST(X)
-#undef X
-};
 static const char *const fusion_names[] = {[WAY_PLAIN] = "", [WAY_APART] = "apart", [WAY_NORM_BEFORE] = "norm before", [WAY_NORM_INSIDE] = "norm inside"};
 enum { FUSIONS = sizeof fusion_names / sizeof *fusion_names };
 
@@ -134,7 +129,7 @@ static enum status read_way(const struct gpu_context *context, const struct line
 	if (!good || strcmp(again.mode, v->mode)) return FAIL(err, BAD_INPUT, "variant %s '%s': this kernel has no such mode; measure again here", v->kernel, v->mode);
 	const bool can_fuse = kernel == WAY_SKINNY || (kernel == WAY_DECODE && way->fusion == WAY_NORM_INSIDE);
 	if (kernel != WAY_DEFAULT && is_fused_use(key->use) ? way->fusion == WAY_PLAIN || (way_is_fused(way) && !can_fuse) : way->fusion != WAY_PLAIN)
-		return FAIL(err, BAD_INPUT, "variant %s '%s': no such way of '%s'", v->kernel, v->mode, use_names[key->use]);
+		return FAIL(err, BAD_INPUT, "variant %s '%s': no such way of '%s'", v->kernel, v->mode, linear_use_name(key->use));
 	return STATUS_OK;
 }
 
