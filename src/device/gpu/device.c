@@ -11,6 +11,7 @@
 #include "base/clock.h"
 #include "base/mem.h"
 #include "device/gpu/attention.h"
+#include "device/gpu/compare.h"
 #include "device/gpu/peak.h"
 
 /* 0 devices and a reason, where the runtime says that there are none. */
@@ -216,6 +217,7 @@ const struct device_ops GPU_PASTE(GPU_NAME) = {
 	.graph_kernels = gpu_graph_object_kernels,
 	.versions = gpu_versions,
 	.read_memory = gpu_peak_read,
+	.compare = gpu_compare_memory,
 	.ops = {
 #define X(op) .op = gpu_##op,
 		OP_LIST(X)
