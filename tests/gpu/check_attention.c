@@ -385,6 +385,18 @@ static void check_wide_heads(struct gpu_check *c)
 		}
 }
 
+/* Decode steps of heads above 128 with so many rows and KV heads that each way to cut them takes its turn, and contexts of which some have one block's keys. */
+static void check_wide_decode(struct gpu_check *c)
+{
+	static const int kv_heads[] = {1, 2, 4, 5, 9}, dims[] = {256, 256, 192, 256, 160};
+	for (size_t i = 0; i < sizeof kv_heads / sizeof *kv_heads; i++)
+		for (int dtype = DTYPE_F16; dtype <= DTYPE_BF16; dtype++) {
+			struct shape s = {.dtype = (enum dtype)dtype, .head_dim = dims[i], .kv_heads = kv_heads[i], .q_heads = 3 * kv_heads[i], .block_tokens = 64, .seqs = MAX_SEQS};
+			for (int n = 0; n < MAX_SEQS; n++) s.rows[n] = 1, s.kv_len[n] = n ? 1 + draw(c, 7, (uint64_t)n, 500) : 1500;
+			check_shape(c, &s, c->stream, "wide decode");
+		}
+}
+
 /* What half of the heads gives must be the same bits as all of them give: of what two ranks are. */
 static void check_halves(struct gpu_check *c, struct stream *stream, int rows, enum dtype dtype)
 {
@@ -437,7 +449,10 @@ static void check_refusals(struct gpu_check *c)
 void gpu_check_attention(struct gpu_check *c)
 {
 	check_drawn(c, c->stream, "", 120);
-	if (!c->quick) check_wide_heads(c);
+	if (!c->quick) {
+		check_wide_heads(c);
+		check_wide_decode(c);
+	}
 	GPU_EACH_DTYPE(dtype) {
 		check_variants(c, &(struct shape){.dtype = dtype, .head_dim = 64, .q_heads = 6, .kv_heads = 2, .block_tokens = 16, .seqs = 3, .rows = {1, 1, 1},
 		                                  .kv_len = {70, 1, 33}});
@@ -531,7 +546,8 @@ void gpu_bench_attention(struct gpu_check *c)
 		{"27B TP2", 1, 4096, 4096, 12, 2, 256, 64, 0}, {"27B TP2", 1, 8192, 8192, 12, 2, 256, 64, 0}, {"27B blocks of 16", 1, 8192, 8192, 24, 4, 256, 16, 0},
 		{"D 192", 1, 4096, 4096, 16, 8, 192, 64, 0}, {"27B", 1, 1, 1024, 24, 4, 256, 64, 0}, {"27B", 1, 1, 8192, 24, 4, 256, 64, 0},
 		{"27B", 16, 1, 1024, 24, 4, 256, 64, 0}, {"27B", 16, 1, 8192, 24, 4, 256, 64, 0}, {"27B TP2", 1, 1, 1024, 12, 2, 256, 64, 0},
-		{"27B TP2", 16, 1, 1024, 12, 2, 256, 64, 0},
+		{"27B TP2", 16, 1, 1024, 12, 2, 256, 64, 0}, {"27B", 4, 1, 1024, 24, 4, 256, 64, 0}, {"27B", 64, 1, 1024, 24, 4, 256, 64, 0},
+		{"27B TP2", 64, 1, 1024, 12, 2, 256, 64, 0},
 	};
 	for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) bench_shape(c, &shapes[i]);
 }

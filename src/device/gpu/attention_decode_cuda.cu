@@ -15,8 +15,9 @@
  * before the step's first kernel (copies do not overlap with kernels).
  *
  * DIM is head_dim rounded up to 64, 128 or 256; pieces behind the head's end are zeros. Weights P are rounded to T. Shared memory: (WAVES * heads + 12) *
- * (DIM + 4) floats and some. A wave has 8 KB (DIM 128) in flight; 12 waves on a multiprocessor give the read rate of memory, the bound aimed for:
- * in one block to four, as the number of sequences and heads wants it. Short contexts are bound by latencies.
+ * (DIM + 4) floats and some, above DIM 128 also 4 KB of queries for each wave. A wave has 8 KB (DIM 128) to 16 KB (256) in flight; 12 waves on a multiprocessor,
+ * above DIM 128 8, give the read rate of memory, the bound aimed for: in one block to four, as the number of sequences and heads wants it. Short contexts
+ * are bound by latencies.
  */
 #include "device/gpu/attention_device.h"
 #include "device/gpu/tensor_cuda.h"
@@ -26,6 +27,7 @@
 #define FEW_KEYS 64    /* fewest keys worth a block */
 #define MANY_KEYS 256  /* with more for each of its blocks, a row's next cluster gets work */
 #define SM_WAVES 12    /* on a multiprocessor, by their registers */
+#define WIDE_SM_WAVES 8 /* the same above DIM 128 */
 #define MAX_CLUSTERS 8 /* of a row */
 
 template <int DIM> struct key_regs {
@@ -73,13 +75,36 @@ template <int DIM> GPU_TEMPLATE void cut_group(float *score, value_regs<DIM> &v,
 	}
 }
 
+/* The queries' pieces of this lane. Above DIM 128 the registers are wanted for keys: they lie in shared memory, in a place of the lane's own, so that nobody
+ * waits for anybody. */
+template <int DIM> struct query_regs {
+	gpu_vec16 piece[DIM / 32];
+	__device__ __forceinline__ void place(uint32_t) {}
+	__device__ __forceinline__ void put(int j, gpu_vec16 v) { piece[j] = v; }
+	__device__ __forceinline__ gpu_vec16 get(int j) const { return piece[j]; }
+};
+template <> struct query_regs<256> {
+	uint32_t at;
+	__device__ __forceinline__ void place(uint32_t wave_room) { at = wave_room + threadIdx.x % 32 * 16; }
+	__device__ __forceinline__ void put(int j, gpu_vec16 v)
+	{
+		asm volatile("st.shared.v4.b32 [%0], {%1,%2,%3,%4};" ::"r"(at + (uint32_t)j * 512), "r"(v.x[0]), "r"(v.x[1]), "r"(v.x[2]), "r"(v.x[3]) : "memory");
+	}
+	__device__ __forceinline__ gpu_vec16 get(int j) const
+	{
+		gpu_vec16 v;
+		asm volatile("ld.shared.v4.b32 {%0,%1,%2,%3}, [%4];" : "=r"(v.x[0]), "=r"(v.x[1]), "=r"(v.x[2]), "=r"(v.x[3]) : "r"(at + (uint32_t)j * 512));
+		return v;
+	}
+};
+
 /* score[4] = S^T of 16 keys and 8 heads in the layout of C. */
-template <typename T, int DIM> GPU_TEMPLATE void score_keys(float *score, const key_regs<DIM> &k, const gpu_vec16 *query)
+template <typename T, int DIM> GPU_TEMPLATE void score_keys(float *score, const key_regs<DIM> &k, const query_regs<DIM> &query)
 {
 	float other[4]; /* two chains: half of the latency */
 	GPU_UNROLL for (int i = 0; i < 4; i++) score[i] = other[i] = 0;
 	GPU_UNROLL for (int j = 0; j < DIM / 32; j++) {
-		const gpu_vec16 q = query[j];
+		const gpu_vec16 q = query.get(j);
 		GPU_UNROLL for (int half = 0; half < 4; half += 2) {
 			const uint32_t a[4] = {k.low[j].x[half], k.high[j].x[half], k.low[j].x[half + 1], k.high[j].x[half + 1]};
 			tensor_mma<T>(half ? other : score, a, q.x[half], q.x[half + 1]);
@@ -145,21 +170,21 @@ struct decode_job {
 };
 
 /* Queries: lane (g, c) holds the pieces c, c + 4, … of head g. */
-template <typename T, int DIM, bool EXACT> GPU_TEMPLATE void load_queries(gpu_vec16 *query, const attention_params &p, const decode_job &job)
+template <typename T, int DIM, bool EXACT> GPU_TEMPLATE void load_queries(query_regs<DIM> &query, const attention_params &p, const decode_job &job)
 {
 	const int lane = (int)threadIdx.x % 32;
 	const T *q = (const T *)p.q + (int64_t)job.row * p.q_stride + (int64_t)(job.first_head + lane / 4) * p.head_dim;
 	GPU_UNROLL for (int j = 0; j < DIM / 32; j++) {
-		query[j] = gpu_vec16{};
-		if (lane / 4 < job.heads) query[j] = load_piece<T, DIM, EXACT>(q, j * 32 + lane % 4 * 8, p.head_dim);
+		gpu_vec16 piece = {};
+		if (lane / 4 < job.heads) piece = load_piece<T, DIM, EXACT>(q, j * 32 + lane % 4 * 8, p.head_dim);
+		query.put(j, piece);
 	}
 }
 
 /* The wave's groups of the split. Waits for the kernel before. */
-template <typename T, int DIM, bool EXACT, int WAVES> GPU_TEMPLATE void attend(const attention_params &p, const decode_job &job, wave_state<DIM> &s)
+template <typename T, int DIM, bool EXACT, int WAVES> GPU_TEMPLATE void attend(const attention_params &p, const decode_job &job, wave_state<DIM> &s, uint32_t query_room)
 {
 	constexpr int step = WAVES * ATTENTION_GROUP;
-	constexpr bool early = DIM <= 128; /* registers for values that are not needed yet */
 	const attention_range &range = job.range;
 	const int32_t *table = p.block_table + (int64_t)job.seq * p.max_blocks;
 	const int64_t values = (int64_t)p.kv_heads * p.block_tokens * p.head_dim;
@@ -169,20 +194,21 @@ template <typename T, int DIM, bool EXACT, int WAVES> GPU_TEMPLATE void attend(c
 	const bool any = key < range.end, old = key + ATTENTION_GROUP <= job.position;
 	key_regs<DIM> k;
 	value_regs<DIM> v;
-	gpu_vec16 query[DIM / 32];
+	query_regs<DIM> query;
+	query.place(query_room + threadIdx.x / 32 * (HEADS * DIM * 2));
 	group_place place = {0, 0};
 	if (any) place = find_group(p, table, key);
 	const T *group = (const T *)p.kv + attention_kv_offset(p, place.block, job.kv_head, place.token);
 	if (any && old) {
 		load_keys<T, DIM, EXACT>(k, group, p.head_dim);
-		if (early) load_values<T, DIM, EXACT>(v, group + values, p.head_dim);
+		load_values<T, DIM, EXACT>(v, group + values, p.head_dim);
 	}
 	gpu_wait_previous();
 	if (!any) return;
 	load_queries<T, DIM, EXACT>(query, p, job);
 	if (!old) {
 		load_keys<T, DIM, EXACT>(k, group, p.head_dim);
-		if (early) load_values<T, DIM, EXACT>(v, group + values, p.head_dim);
+		load_values<T, DIM, EXACT>(v, group + values, p.head_dim);
 	}
 	if (key + step < range.end) place = find_group(p, table, key + step);
 	while (true) {
@@ -193,14 +219,12 @@ template <typename T, int DIM, bool EXACT, int WAVES> GPU_TEMPLATE void attend(c
 		float score[4];
 		uint32_t weight[2];
 		score_keys<T, DIM>(score, k, query);
-		if (early && more) load_keys<T, DIM, EXACT>(k, next_group, p.head_dim);
-		if (!early) load_values<T, DIM, EXACT>(v, group + values, p.head_dim);
+		if (more) load_keys<T, DIM, EXACT>(k, next_group, p.head_dim);
 		if (key < range.first || key + ATTENTION_GROUP > range.end) cut_group<DIM>(score, v, range.first - key, range.end - key);
 		weigh<T, DIM>(s, score, p.scale_log2, weight);
 		add_values<T, DIM>(s.acc, v, weight[0], weight[1]);
 		if (!more) break;
-		if (early) load_values<T, DIM, EXACT>(v, next_group + values, p.head_dim);
-		else load_keys<T, DIM, EXACT>(k, next_group, p.head_dim);
+		load_values<T, DIM, EXACT>(v, next_group + values, p.head_dim);
 		key = next, group = next_group;
 	}
 }
@@ -340,7 +364,7 @@ template <typename T, int DIM, int WAVES> GPU_TEMPLATE void merge_clusters(const
 /* Bytes of dynamic shared memory. */
 template <int DIM, int WAVES> static constexpr size_t decode_shared(int heads)
 {
-	return (size_t)(WAVES * heads * (DIM + 4) + HEADS * DIM * 3 / 2 + WAVES * HEADS * 2) * sizeof(float);
+	return (size_t)(WAVES * heads * (DIM + 4) + HEADS * DIM * 3 / 2 + WAVES * HEADS * 2) * sizeof(float) + (DIM > 128 ? WAVES * HEADS * DIM * 2 : 0);
 }
 
 /* Keys of block `split` of the row's grid; how many of the row's clusters have work. */
@@ -387,7 +411,7 @@ __global__ void __launch_bounds__(WAVES * 32, DIM > 128 ? 1 : SM_WAVES / WAVES) 
 	if (split < job.range.active) {
 		wave_state<DIM> s = {};
 		s.max[0] = s.max[1] = ATTENTION_NONE;
-		attend<T, DIM, EXACT, WAVES>(p, job, s);
+		attend<T, DIM, EXACT, WAVES>(p, job, s, tensor_shared_address(acc + WAVES * job.heads * (DIM + 4)));
 		put_wave<DIM>(s, job.heads, acc + wave * job.heads * (DIM + 4), stats + wave * HEADS * 2);
 		gpu_sync();
 		if (job.range.active > 1) cluster_wait();
@@ -435,6 +459,22 @@ static decode_cut cut_decode(int units, int multiprocessors, bool invariant)
 	return best;
 }
 
+/* The same of heads above 128, of whose waves a multiprocessor holds WIDE_SM_WAVES, in one block or two. Blocks of all of them fill it, so clusters of those may take
+ * 5/6 of the device alone, but for pairs, who always find a place. */
+static decode_cut cut_wide(int units, int multiprocessors, bool invariant)
+{
+	if (invariant) return {4, ATTENTION_CHUNKS, 1};
+	const int room = multiprocessors * 5 / 6;
+	if (units * 8 <= room) {
+		const int clusters = room / (units * 8);
+		return {WIDE_SM_WAVES, 8, clusters > MAX_CLUSTERS ? MAX_CLUSTERS : clusters};
+	}
+	if (units * 4 <= multiprocessors) return {WIDE_SM_WAVES / 2, units * 8 <= multiprocessors ? 8 : 4, 1};
+	if (units * 2 <= multiprocessors) return {WIDE_SM_WAVES, 2, 1};
+	const int rounds = (units + multiprocessors - 1) / multiprocessors, halves = (units + 2 * multiprocessors - 1) / (2 * multiprocessors);
+	return {rounds <= halves ? WIDE_SM_WAVES : WIDE_SM_WAVES / 2, 1, 1};
+}
+
 template <typename T, int DIM, bool EXACT, int WAVES>
 static gpu_error launch_waves(const struct gpu_context *ctx, const attention_params *p, int slices, decode_cut cut)
 {
@@ -450,12 +490,13 @@ static gpu_error launch_waves(const struct gpu_context *ctx, const attention_par
 template <typename T, int DIM, bool EXACT> static gpu_error launch_instance(const struct gpu_context *ctx, const attention_params *p)
 {
 	const int slices = (p->group + HEADS - 1) / HEADS, units = p->seqs * p->kv_heads * slices;
-	decode_cut cut = cut_decode(units, ctx->props.multiprocessors, p->invariant);
+	decode_cut cut = DIM > 128 ? cut_wide(units, ctx->props.multiprocessors, p->invariant) : cut_decode(units, ctx->props.multiprocessors, p->invariant);
 	const size_t bytes = (size_t)units * (size_t)cut.clusters * (HEADS * DIM / 4) * 2 * sizeof(float4);
 	if (bytes > ctx->workspace_bytes || (int64_t)units * cut.cluster > GPU_COUNTERS) cut.clusters = 1;
 	if (DIM <= 128 && cut.waves == 12) return launch_waves<T, DIM, EXACT, DIM <= 128 ? 12 : 4>(ctx, p, slices, cut);
 	if (DIM <= 128 && EXACT && cut.waves == 6) return launch_waves<T, DIM, EXACT, DIM <= 128 && EXACT ? 6 : 4>(ctx, p, slices, cut);
 	if (DIM <= 128 && EXACT && cut.waves == 3) return launch_waves<T, DIM, EXACT, DIM <= 128 && EXACT ? 3 : 4>(ctx, p, slices, cut);
+	if (DIM > 128 && cut.waves == WIDE_SM_WAVES) return launch_waves<T, DIM, EXACT, (DIM > 128) ? WIDE_SM_WAVES : 4>(ctx, p, slices, cut);
 	return launch_waves<T, DIM, EXACT, 4>(ctx, p, slices, cut);
 }
 
