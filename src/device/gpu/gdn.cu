@@ -244,7 +244,7 @@ template <typename T> GPU_KERNEL(GDN_NORM_WAVES * GPU_WARP) gdn_norm_kernel(gdn_
 /* Sequences from p.first_seq on, any number of rows each. */
 template <typename T, int PACKS> static gpu_error gdn_rest(const struct gpu_context *context, gdn_params p, const struct step_rows *rows)
 {
-	const bool whole = rows->max_seq_rows <= 1 && p.v_dim <= GDN_WHOLE_V;
+	const bool whole = !context->invariant && rows->max_seq_rows <= 1 && p.v_dim <= GDN_WHOLE_V;
 	p.columns = whole || p.v_dim < GDN_COLUMNS ? p.v_dim : GDN_COLUMNS;
 	p.tile = whole ? 1 : GDN_TILE;
 	const dim3 grid(gpu_blocks(p.v_dim, p.columns), (unsigned)p.v_heads, (unsigned)(rows->seqs - p.first_seq));
@@ -258,12 +258,12 @@ template <typename T, int PACKS> static gpu_error gdn_rest(const struct gpu_cont
 	return GPU_LAUNCH(gdn_norm_kernel<T>, dim3(gpu_blocks(items, GDN_NORM_WAVES)), dim3(GDN_NORM_WAVES * GPU_WARP), 0, context->stream, p, items, z_at);
 }
 
-/* Sequences of one row, as far as they come first, and the rest. */
+/* Sequences of one row, as far as they come first, and the rest; in the invariant order all by one kernel, whatever their rows. */
 template <typename T, int PACKS> static gpu_error gdn_run(const struct gpu_context *context, gdn_params p, const struct gdn_args *a)
 {
 	const struct step_rows *rows = a->rows;
 	const int singles = rows->max_seq_rows <= 1 ? rows->seqs : rows->single_seqs;
-	if (singles == 0 || !gdn_decode_can(context, &p)) return gdn_rest<T, PACKS>(context, p, rows);
+	if (singles == 0 || context->invariant || !gdn_decode_can(context, &p)) return gdn_rest<T, PACKS>(context, p, rows);
 	gpu_error code = gdn_decode_launch(context, &p, a->qkvz.dtype, singles);
 	p.first_seq = singles;
 	return code != GPU_OK || singles == rows->seqs ? code : gdn_rest<T, PACKS>(context, p, rows);
