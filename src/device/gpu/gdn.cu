@@ -176,7 +176,7 @@ template <typename T, int PACKS, bool WHOLE> GPU_KERNEL(PACKS > 2 ? GDN_PARTS *G
 	const gdn_rows<T> s = {(const T *)p.qkvz + first * p.stride, read < 0 ? NULL : (const T *)(old + p.inputs_at), p.row_start[seq + 1] - first,
 	                       2 * keys + p.v_heads * p.v_dim};
 	float state[PACKS][GDN_PACK] = {};
-	/* What an earlier step left is as old as weights. */
+	if (p.fresh) gpu_wait_previous(); /* else what is read is as old as weights: an earlier step left it */
 	if (read >= 0 && column < columns) gdn_move<PACKS, false>(state, (float *)old + at, part, p.k_dim);
 	for (int i = (int)threadIdx.x; i < p.taps * m.span; i += (int)blockDim.x) {
 		const int channel = gdn_channel(where, i % m.span);
@@ -263,7 +263,7 @@ template <typename T, int PACKS> static gpu_error gdn_run(const struct gpu_conte
 {
 	const struct step_rows *rows = a->rows;
 	const int singles = rows->max_seq_rows <= 1 ? rows->seqs : rows->single_seqs;
-	if (singles == 0 || context->invariant || !gdn_decode_can(context, &p)) return gdn_rest<T, PACKS>(context, p, rows);
+	if (singles == 0 || p.fresh || context->invariant || !gdn_decode_can(context, &p)) return gdn_rest<T, PACKS>(context, p, rows);
 	gpu_error code = gdn_decode_launch(context, &p, a->qkvz.dtype, singles);
 	p.first_seq = singles;
 	return code != GPU_OK || singles == rows->seqs ? code : gdn_rest<T, PACKS>(context, p, rows);
@@ -274,7 +274,7 @@ template <typename T> static enum status gdn_launch(struct stream *stream, const
 	const struct gdn_layout *l = &a->cache->layout;
 	const gdn_params p = {a->qkvz.data, a->ba.data, a->qkvz.row_stride, a->ba.row_stride, a->out.row_stride, a->conv, a->a_log, a->dt_bias, a->norm, a->eps,
 	                      (char *)gdn_state(a->cache, a->layer, 0), (int64_t)gdn_slot_bytes(l), (int64_t)gdn_s_bytes(l), a->rows->row_start,
-	                      a->rows->state_read, a->rows->state_write, a->out.data, l->k_heads, l->v_heads, l->k_dim, l->v_dim, l->conv_kernel, 0, 0, 0};
+	                      a->rows->state_read, a->rows->state_write, a->out.data, l->k_heads, l->v_heads, l->k_dim, l->v_dim, l->conv_kernel, 0, 0, 0, a->rows->fresh};
 	const struct gpu_context *context = gpu_context(stream);
 	return gpu_check(l->k_dim <= 32 ? gdn_run<T, 2>(context, p, a) : gdn_run<T, GDN_MAX_K / (GDN_PACK * GDN_PARTS)>(context, p, a), "gdn", err);
 }
@@ -295,6 +295,8 @@ enum status gpu_gdn(struct stream *stream, const struct gdn_args *args, struct e
 	if (args->ba.dtype != args->qkvz.dtype || args->out.dtype != args->qkvz.dtype || l->dtype != args->qkvz.dtype)
 		return FAIL(err, BAD_INPUT, "gdn: qkvz %s, ba %s, state %s, out %s; equal types are wanted", dtype_name(args->qkvz.dtype), dtype_name(args->ba.dtype),
 		            dtype_name(l->dtype), dtype_name(args->out.dtype));
+	if (args->rows->tails)
+		return FAIL(err, BAD_INPUT, "gdn: %d of %d sequences go on from states of others; a call of their own is wanted", args->rows->tails, args->rows->seqs);
 	if (rows == 0) return STATUS_OK;
 	GPU_BY_DTYPE(args->qkvz.dtype, T, "gdn qkvz", err, return gdn_launch<T>(stream, args, err))
 }
