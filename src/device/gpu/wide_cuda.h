@@ -40,6 +40,8 @@ GPU_DEVICE uint64_t wide_tile(uint32_t address, uint32_t far)
 template <typename T, int N> GPU_TEMPLATE void wide_mma(float *d, uint64_t a, uint64_t b, bool add);
 /* d = a b (+ d): a in registers, as fragments of each wave's 16 rows; b's contraction runs across its rows. */
 template <typename T, int N> GPU_TEMPLATE void wide_mma(float *d, const uint32_t *a, uint64_t b, bool add);
+/* d = a b^T (+ d): a in registers; b's contraction runs along its rows. */
+template <typename T, int N> GPU_TEMPLATE void wide_mma_rows(float *d, const uint32_t *a, uint64_t b, bool add);
 
 /* The accumulators of an instruction, 32 or 64 of them: as text, and as operands. */
 #define WIDE_TEXT_32 \
@@ -72,6 +74,13 @@ template <typename T, int N> GPU_TEMPLATE void wide_mma(float *d, const uint32_t
 	{                                                                                                                                                    \
 		asm volatile("{ .reg .pred p; setp.ne.b32 p, %37, 0; wgmma.mma_async.sync.aligned.m64n64k16.f32." word "." word " {" WIDE_TEXT_32                \
 		             "}, {%32, %33, %34, %35}, %36, p, 1, 1, 1; }"                                                                                       \
+		             : WIDE_32(d, 0)                                                                                                                     \
+		             : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"((int)add));                                                               \
+	}                                                                                                                                                    \
+	template <> GPU_TEMPLATE void wide_mma_rows<T, 64>(float *d, const uint32_t *a, uint64_t b, bool add)                                                \
+	{                                                                                                                                                    \
+		asm volatile("{ .reg .pred p; setp.ne.b32 p, %37, 0; wgmma.mma_async.sync.aligned.m64n64k16.f32." word "." word " {" WIDE_TEXT_32               \
+		             "}, {%32, %33, %34, %35}, %36, p, 1, 1, 0; }"                                                                                       \
 		             : WIDE_32(d, 0)                                                                                                                     \
 		             : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"((int)add));                                                               \
 	}
