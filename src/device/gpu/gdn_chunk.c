@@ -1,5 +1,5 @@
-/* gdn_chunk.c: which steps of the gated delta net go in chunks, and where their intermediate results lie (gdn.h). */
-#include "device/gpu/gdn.h"
+/* gdn_chunk.c: which steps of the gated delta net go in chunks, and where their intermediate results lie (gdn_chunk.h). */
+#include "device/gpu/gdn_chunk.h"
 
 #include "device/device.h"
 

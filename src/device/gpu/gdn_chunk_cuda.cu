@@ -1,4 +1,4 @@
-/* gdn_chunk_cuda.cu: the gated delta net in chunks of 64 rows on tensor cores (gdn.h), heads of 128, for sequences of 64 rows and more. Three kernels:
+/* gdn_chunk_cuda.cu: the gated delta net in chunks of 64 rows on tensor cores (gdn_chunk.h), heads of 128, for sequences of 64 rows and more. Three kernels:
  *   inputs  convolution, silu, lengths: tiles of k, q and v of each chunk and head; the convolution's last inputs to the slot.
  *   pairs   per chunk and value head: decays, k k^T and q k^T, (I + A)^-1 by blocks.
  *   scan    per sequence and half a value head: its chunks one after the other, S in registers.
@@ -12,7 +12,7 @@
  * [half][wave][group of 16 rows][lane][8], the 8 being the A fragment of 16 of v's columns and 16 rows.
  * Rates of a chunk and head: [4][64] beta, beta e^G, e^G / sqrt(128), e^(G_last - G), then e^G_last. Rows behind a short chunk's end are zeros, beta too.
  */
-#include "device/gpu/gdn.h"
+#include "device/gpu/gdn_chunk.h"
 #include "device/gpu/rows.h"
 #include "device/gpu/wide_cuda.h"
 
@@ -456,7 +456,7 @@ template <typename T> GPU_TEMPLATE void gdn_put_out(const gdn_chunk_params &p, c
 template <int STEPS> GPU_TEMPLATE void gdn_product(float *d, const uint32_t (*a)[4], uint32_t tile, bool add)
 {
 	GPU_UNROLL for (int step = 0; step < STEPS; step++)
-		wide_mma_rows<f16, CHUNK>(d, a[step], wide_tile(tile + (uint32_t)(step / 4 * PANEL + step % 4 * 32), 16), add || step > 0);
+		wide_mma_rows<f16, CHUNK>(d, a[step], wide_tile(tile + (uint32_t)(step / 4 * PANEL + step % 4 * 32), 16, 1024), add || step > 0);
 	wide_commit();
 }
 
@@ -515,7 +515,7 @@ template <typename T> GPU_TEMPLATE void gdn_consume(const gdn_chunk_params &p, c
 		}
 		wide_fence();
 		gdn_product<CHUNK / 16>(o, r16, tiles + m::pairs, true);
-		GPU_UNROLL for (int step = 0; step < CHUNK / 16; step++) wide_mma<f16, DIM>(s, d16[step], wide_tile(tiles + (uint32_t)step * 2048, PANEL), true);
+		GPU_UNROLL for (int step = 0; step < CHUNK / 16; step++) wide_mma<f16, DIM>(s, d16[step], wide_tile(tiles + (uint32_t)step * 2048, PANEL, 1024), true);
 		wide_commit();
 		wide_wait<1>();
 		wide_pin<CHUNK / 2>(o);
