@@ -152,8 +152,8 @@ struct kept {
 	int nth;
 };
 
-/* From the residual stream to queries (first columns of qkv) and cache. */
-static enum status attention_in(struct rank *rank, int layer, const struct kept *kept, struct hidden *s, struct tensor qkv, struct error *err)
+/* From the residual stream to queries (first columns of qkv) and cache, or to what `rest` says. */
+static enum status attention_in(struct rank *rank, int layer, const struct kept *kept, struct hidden *s, struct tensor qkv, struct attention_rest *rest, struct error *err)
 {
 	const struct model_config *c = &rank->model->config;
 	const struct layer_weights *w = &rank->weights.layers[layer];
@@ -168,7 +168,7 @@ static enum status attention_in(struct rank *rank, int layer, const struct kept 
 		RUN(attention_in, {.in = {.x = s->x, .weight = w->input_norm, .eps = c->rms_eps, .h = s->h, .done = s->normed},
 		                   .weight = &w->qkv.part[0], .bias = w->qkv_bias, .q_norm = w->q_norm, .k_norm = w->k_norm, .q_heads = shape.q_heads,
 		                   .kv_heads = shape.kv_heads, .head_dim = c->head_dim, .rotary_dim = c->rotary_dim, .rows = kept->rows,
-		                   .cache = kept->cache, .layer = kept->nth, .qkv = qkv});
+		                   .cache = kept->cache, .layer = kept->nth, .qkv = qkv, .rest = rest});
 		dispatch_ran(rank, LINEAR_USE_ATTENTION_IN, &w->qkv.part[0], s->x.rows);
 		return STATUS_OK;
 	}
@@ -193,9 +193,10 @@ static enum status attention_block(struct rank *rank, int layer, const struct ke
 	struct tensor qkv = tensor_view(rank->buffers.qkv, rank->activation, TENSOR_SHARDED, rows, shape.qkv_cols); /* [T, q|k|v|gate] */
 	struct tensor attn = tensor_view(rank->buffers.attn, rank->activation, TENSOR_SHARDED, rows, shape.q_cols);
 
-	TRY(attention_in(rank, layer, kept, s, qkv, err));
+	struct attention_rest rest = {.left = false};
+	TRY(attention_in(rank, layer, kept, s, qkv, &rest, err));
 	RUN(attention, {.q = tensor_columns(&qkv, 0, shape.q_cols), .out = attn, .q_heads = shape.q_heads, .cache = kept->cache, .layer = kept->nth,
-	                .rows = kept->rows, .scale = c->query_scale, .softcap = c->attn_softcap,
+	                .rows = kept->rows, .scale = c->query_scale, .softcap = c->attn_softcap, .rest = &rest,
 	                .window = c->layer_kind[layer] == LAYER_SLIDING ? c->sliding_window : 0});
 	if (c->attn_output_gate) RUN(gate, {.x = attn, .gate = tensor_columns(&qkv, shape.q_cols + 2 * shape.kv_cols, shape.q_cols)});
 	return row_parallel(rank, attn, &w->o, w->o_bias, s, (struct norms){w->mixed_norm, w->post_norm}, err);

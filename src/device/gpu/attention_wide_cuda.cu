@@ -350,4 +350,4 @@ static enum status launch_wide(const struct gpu_context *ctx, const attention_pa
 	return gpu_check(code, "attention_wide", err);
 }
 
-extern "C" const struct attention_kernel attention_prefill_wide = {"prefill_wide", can_wide, launch_wide, false};
+extern "C" const struct attention_kernel attention_prefill_wide = {"prefill_wide", can_wide, launch_wide, false, NULL};

@@ -16,7 +16,7 @@
 
 #define FLOW_THREADS 512
 #define FLOW_WAVES (FLOW_THREADS / GPU_WARP)
-#define FLOW_PIECES 4 /* of 16 bytes of a lane and step; of gate and up, half of them each */
+#define FLOW_PIECES 8 /* of 16 bytes of a lane and step: 4 KB of a row at once for a wave of 32, so that memory is read in long runs */
 #define FLOW_TASKS 4  /* router rows that a block multiplies between two barriers */
 #define FLOW_STATIC 8192 /* bytes: the most that the kernel's arrays of fixed size take */
 #define PATIENCE_NS 10000000000ull
@@ -156,6 +156,7 @@ GPU_DEVICE void flow_route(const moe_problem &p, const flow_words *words, uint32
 
 struct flow_sizes {
 	int per_row, up_units, down_units, stride; /* stride: from a wave's unit to its next */
+	int up_steps;                              /* of a unit: runs of its gate row and of its up row by turns */
 	int pieces, shared_pieces, row_pieces;     /* of an expert's columns, the shared one's, a row's */
 };
 template <typename T> GPU_TEMPLATE flow_sizes flow_sizes_of(const moe_problem &p)
@@ -165,6 +166,7 @@ template <typename T> GPU_TEMPLATE flow_sizes flow_sizes_of(const moe_problem &p
 	s.up_units = p.rows * s.per_row;
 	s.down_units = p.rows * p.hidden;
 	s.stride = (int)gridDim.x * FLOW_WAVES;
+	s.up_steps = 2 * ((p.hidden / gpu_lanes<T>::count + FLOW_PIECES * GPU_WARP - 1) / (FLOW_PIECES * GPU_WARP));
 	s.pieces = p.inner / gpu_lanes<T>::count;
 	s.shared_pieces = p.shared_inner / gpu_lanes<T>::count;
 	s.row_pieces = p.top_k * s.pieces + s.shared_pieces;
@@ -221,16 +223,13 @@ template <typename T> GPU_TEMPLATE void flow_up_at(flow_reader<T> &r, const moe_
 /* One step's copies of a lane, to `to` and every GPU_WARP-th place behind it; a group, also where nothing is left to copy. */
 template <typename T> GPU_TEMPLATE void flow_copy(flow_reader<T> &r, const moe_problem &p, const flow_sizes &s, const flow_routes *routes, gpu_vec16 *to)
 {
-	constexpr int vec = gpu_lanes<T>::count, half = FLOW_PIECES / 2;
+	constexpr int vec = gpu_lanes<T>::count;
 	if (!r.down) {
-		const int k0 = (r.step * half * GPU_WARP + (int)threadIdx.x % GPU_WARP) * vec;
-		GPU_UNROLL for (int j = 0; j < half; j++) {
-			const int k = k0 + j * GPU_WARP * vec;
-			if (k >= p.hidden) break;
-			gpu_copy16(to + j * GPU_WARP, r.gate + k);
-			gpu_copy16(to + (half + j) * GPU_WARP, r.up + k);
-		}
-		if (++r.step * half * GPU_WARP * vec >= p.hidden) flow_up_at<T>(r, p, s, routes, r.unit + s.stride);
+		const T *row = r.step % 2 ? r.up : r.gate;
+		const int k0 = (r.step / 2 * FLOW_PIECES * GPU_WARP + (int)threadIdx.x % GPU_WARP) * vec;
+		GPU_UNROLL for (int j = 0; j < FLOW_PIECES; j++)
+			if (k0 + j * GPU_WARP * vec < p.hidden) gpu_copy16(to + j * GPU_WARP, row + k0 + j * GPU_WARP * vec);
+		if (++r.step == s.up_steps) flow_up_at<T>(r, p, s, routes, r.unit + s.stride);
 	} else if (r.unit < s.down_units) {
 		GPU_UNROLL for (int j = 0; j < FLOW_PIECES; j++) {
 			const bool shared = r.slot == p.top_k;
@@ -249,12 +248,17 @@ template <typename T> GPU_TEMPLATE void flow_copy(flow_reader<T> &r, const moe_p
 	gpu_copy_commit();
 }
 
-template <typename T> GPU_TEMPLATE float flow_dot(const float *a, gpu_vec16 piece, float sum)
+/* sum + a step's pieces, at `place` and every GPU_WARP-th behind it, times pieces `piece`, + GPU_WARP, ... of x, of which there are `pieces`. */
+template <typename T> GPU_TEMPLATE float flow_run_dot(const gpu_vec16 *place, const gpu_vec16 *x, int piece, int pieces, float sum)
 {
 	constexpr int vec = gpu_lanes<T>::count;
-	float b[vec];
-	gpu_widen16<T>(piece, b);
-	GPU_UNROLL for (int i = 0; i < vec; i++) sum = gpu_fma(a[i], b[i], sum);
+	GPU_UNROLL for (int j = 0; j < FLOW_PIECES; j++) {
+		if (piece + j * GPU_WARP >= pieces) break;
+		float a[vec], b[vec];
+		gpu_widen16<T>(x[piece + j * GPU_WARP], a);
+		gpu_widen16<T>(place[j * GPU_WARP], b);
+		GPU_UNROLL for (int i = 0; i < vec; i++) sum = gpu_fma(a[i], b[i], sum);
+	}
 	return sum;
 }
 
@@ -288,7 +292,7 @@ template <typename T, bool NORM, int DEPTH> GPU_KERNEL_ALONE(FLOW_THREADS) moe_f
 	GPU_SHARED(moe_route, route, 1);
 	GPU_SHARED(flow_routes, routes, 1);
 	GPU_SHARED(float, scratch, 32);
-	constexpr int vec = gpu_lanes<T>::count, half = FLOW_PIECES / 2;
+	constexpr int vec = gpu_lanes<T>::count;
 	const int wave = (int)threadIdx.x / GPU_WARP, lane = (int)threadIdx.x % GPU_WARP;
 	gpu_vec16 *ring = (gpu_vec16 *)dynamic + wave * DEPTH * FLOW_PIECES * GPU_WARP + lane, *operand = (gpu_vec16 *)dynamic + DEPTH * FLOW_PIECES * FLOW_THREADS;
 	float weight[4] = {};
@@ -305,45 +309,33 @@ template <typename T, bool NORM, int DEPTH> GPU_KERNEL_ALONE(FLOW_THREADS) moe_f
 	flow_logits<T>(p, router, (const T *)operand, (float *)dynamic, words, number);
 	flow_route(p, words, number, route, routes);
 	const flow_sizes s = flow_sizes_of<T>(p);
-	const int first = (int)blockIdx.x + wave * (int)gridDim.x, up_steps = (p.hidden + half * GPU_WARP * vec - 1) / (half * GPU_WARP * vec);
+	const int first = (int)blockIdx.x + wave * (int)gridDim.x;
 	flow_reader<T> reader;
 	flow_up_at<T>(reader, p, s, routes, first);
 	for (int d = 0; d < DEPTH; d++) flow_copy<T>(reader, p, s, routes, ring + d * FLOW_PIECES * GPU_WARP);
 	int slot = 0;
 	for (int unit = first; unit < s.up_units; unit += s.stride) {
 		const gpu_vec16 *x = operand + flow_unit_of(p, s, unit).row * (p.hidden / vec);
-		float gate = 0, up = 0, a[vec];
-		for (int step = 0; step < up_steps; step++) {
-			gpu_vec16 *place = ring + slot * FLOW_PIECES * GPU_WARP;
+		float sum = 0, other = 0; /* of the row that this step is of, and of the one that the last was */
+		for (int step = 0; step < s.up_steps; step++) {
 			gpu_copy_wait<DEPTH - 1>();
-			GPU_UNROLL for (int j = 0; j < half; j++) {
-				const int piece = (step * half + j) * GPU_WARP + lane;
-				if (piece * vec >= p.hidden) break;
-				gpu_widen16<T>(x[piece], a);
-				gate = flow_dot<T>(a, place[j * GPU_WARP], gate);
-				up = flow_dot<T>(a, place[(half + j) * GPU_WARP], up);
-			}
-			flow_copy<T>(reader, p, s, routes, place);
+			const float now = flow_run_dot<T>(ring + slot * FLOW_PIECES * GPU_WARP, x, step / 2 * FLOW_PIECES * GPU_WARP + lane, p.hidden / vec, other);
+			other = sum, sum = now;
+			flow_copy<T>(reader, p, s, routes, ring + slot * FLOW_PIECES * GPU_WARP);
 			if (++slot == DEPTH) slot = 0;
 		}
-		flow_put_act<T>(p, s, routes, unit, gate, up);
+		flow_put_act<T>(p, s, routes, unit, other, sum);
 	}
 	flow_meet(words, number);
 	flow_stage_act<T>(p, s, operand);
 	for (int unit = first; unit < s.down_units; unit += s.stride) {
 		const int row = unit / p.hidden;
 		const int64_t at = row * p.y_stride + unit - row * p.hidden;
-		float sum = 0, before = p.accumulate ? ((const float *)p.y)[at] : 0, a[vec];
+		float sum = 0, before = p.accumulate ? ((const float *)p.y)[at] : 0;
 		for (int step = 0; step * FLOW_PIECES * GPU_WARP < s.row_pieces; step++) {
-			gpu_vec16 *place = ring + slot * FLOW_PIECES * GPU_WARP;
 			gpu_copy_wait<DEPTH - 1>();
-			GPU_UNROLL for (int j = 0; j < FLOW_PIECES; j++) {
-				const int piece = (step * FLOW_PIECES + j) * GPU_WARP + lane;
-				if (piece >= s.row_pieces) break;
-				gpu_widen16<T>(operand[row * s.row_pieces + piece], a);
-				sum = flow_dot<T>(a, place[j * GPU_WARP], sum);
-			}
-			flow_copy<T>(reader, p, s, routes, place);
+			sum = flow_run_dot<T>(ring + slot * FLOW_PIECES * GPU_WARP, operand + row * s.row_pieces, step * FLOW_PIECES * GPU_WARP + lane, s.row_pieces, sum);
+			flow_copy<T>(reader, p, s, routes, ring + slot * FLOW_PIECES * GPU_WARP);
 			if (++slot == DEPTH) slot = 0;
 		}
 		sum = gpu_warp_sum(sum);
