@@ -342,6 +342,9 @@ struct moe_shape {
  * y partial [spans][T][H] with a split, or accumulated. */
 struct moe_args {
 	struct norm_input in; /* in.h is the experts' input; not done: only where device_ops.moe_norms */
+	const struct linear_args *before; /* NULL, or a linear that adds to in.x, which is y, and that this op has to do first; only where device_ops.moe_norms */
+	const void *ahead; /* a hint: what the next linear reads is there in memory, */
+	size_t ahead_bytes; /* and so much of it; 0: not known */
 	const struct moe_weights *weights;
 	int top_k;
 	bool norm_topk;

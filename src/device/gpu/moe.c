@@ -10,6 +10,7 @@
 #include "device/gpu/linear.h"
 #include "device/gpu/moe.h"
 #include "device/gpu/moe_grouped.h"
+#include "device/gpu/ways.h"
 
 /* ---- memory */
 
@@ -118,6 +119,7 @@ static void fill(struct moe_problem *p, const struct moe_args *a, float *logits)
 	p->norm_topk = a->norm_topk;
 	p->x = a->in.h.data, p->x_stride = a->in.h.row_stride;
 	if (!a->in.done) p->norm_x = a->in.x.data, p->norm_stride = a->in.x.row_stride, p->norm_weight = a->in.weight, p->eps = a->in.eps;
+	p->ahead = a->ahead, p->ahead_bytes = a->ahead_bytes;
 	p->logits = logits, p->router = w->router.data;
 	p->gate_up = w->gate_up.data, p->down = w->down.data, p->shared_gate_up = w->shared_gate_up.data, p->shared_down = w->shared_down.data;
 	p->gate_up_step = (int64_t)(w->gate_up_bytes / unit), p->down_step = (int64_t)(w->down_bytes / unit);
@@ -151,12 +153,44 @@ static bool spans_are_pieces(const struct moe_args *a, struct moe_problem p)
 	return true;
 }
 
+/* Whether one kernel does it all; p->y is set then. */
+static bool flows(const struct gpu_context *context, const struct moe_args *a, struct moe_problem *p)
+{
+	if (context->invariant || spans_of(a) != 1) return false;
+	const struct moe_span all = span_of(a, p, 0);
+	return all.k == p->inner && all.shared_k == p->shared_inner && moe_flow_can(context, p);
+}
+
+/* The linear before: into the problem, if that kernel can do it and nothing else is preferred. */
+static void take_before(const struct gpu_context *context, const struct moe_args *a, struct moe_problem *p)
+{
+	const struct linear_args *b = a->before;
+	const struct linear_weight *w = b->weight;
+	struct moe_problem with = *p;
+	if (p->rows != 1 || !p->norm_x || !p->accumulate || p->y != p->norm_x || b->x.dtype != p->type || w->dtype != p->type || w->n != p->hidden || w->k != b->x.cols ||
+	    b->x.rows != 1 || !b->accumulate || b->split || b->y.data != p->y || way_preferred(context, LINEAR_USE_ACCUMULATE, w, 1))
+		return;
+	with.before_x = b->x.data, with.before_w = w->data, with.before_bias = b->bias, with.before_k = w->k;
+	if (flows(context, a, &with)) *p = with;
+}
+
+static enum status run_before(struct stream *stream, const struct moe_args *a, struct moe_problem *p, struct error *err)
+{
+	const struct gpu_context *context = gpu_context(stream);
+	if (!a->before) return STATUS_OK;
+	if (a->in.done || a->before->y.data != a->in.x.data || a->y.data != a->in.x.data)
+		return FAIL(err, BAD_INPUT, "moe: the linear before adds to %p, the norm is of %p and y is %p; one residual stream is wanted, and a norm to be made", a->before->y.data,
+		            a->in.x.data, a->y.data);
+	take_before(context, a, p);
+	if (!p->before_w) return gpu_linear(stream, a->before, err);
+	context->dispatch->use = LINEAR_USE_ACCUMULATE;
+	way_ran(context, &(struct way){.kernel = WAY_DEFAULT});
+	return STATUS_OK;
+}
+
 static enum status run_few(const struct gpu_context *context, const struct moe_args *a, struct moe_problem *p, struct error *err)
 {
-	if (spans_of(a) == 1) {
-		const struct moe_span all = span_of(a, p, 0);
-		if (all.k == p->inner && all.shared_k == p->shared_inner && moe_flow_can(context, p)) return moe_flow_launch(context, p, err);
-	}
+	if (flows(context, a, p)) return moe_flow_launch(context, p, err);
 	TRY(moe_decode_logits(context, p, err));
 	TRY(moe_decode_up(context, p, err));
 	for (int i = 0; i < spans_of(a); i++) {
@@ -230,6 +264,7 @@ enum status gpu_moe(struct stream *stream, const struct moe_args *args, struct e
 	                                .shared_inner = w->shared_down.n ? w->shared_down.k : 0, .leaves = 1};
 	struct moe_memory m = lay_out(args->scratch, &shape);
 	fill(&m.p, args, m.logits);
+	TRY(run_before(stream, args, &m.p, err));
 	if (!context->invariant && moe_decode_can(context, &m.p) && spans_are_pieces(args, m.p)) return run_few(context, args, &m.p, err);
 	if (!args->in.done) TRY(gpu_rms_norm(stream, &(struct rms_norm_args){.x = args->in.x, .weight = args->in.weight, .eps = args->in.eps, .out = args->in.h}, err));
 	return run_tiles(stream, args, &m, err);
