@@ -2,7 +2,7 @@
  *
  * A block for each multiprocessor stays for the whole kernel. It makes the norm for itself, and some of the router's logits; blocks tell each other logits as
  * packets, a value and the launch's number in one store, so that who reads one needs no other word; then each routes all rows for itself. From there on every wave
- * walks its own units: of gate and up an inner column of one of a row's experts, then of down an output of a row. Its lanes ask for the pieces that they will
+ * goes through units: of gate and up an inner column of one of a row's experts, then of down an output of a row. Its lanes ask for the pieces that they will
  * multiply DEPTH steps ahead, into places in shared memory that are theirs alone, so a wave needs no barrier between copy and use; and the copies go on from gate and
  * up to down while the blocks meet, once, between the two. act holds the experts' weights already, so that an output of down is one dot product over all experts' columns.
  *
@@ -20,12 +20,14 @@
 #define FLOW_THREADS 512
 #define FLOW_WAVES (FLOW_THREADS / GPU_WARP)
 #define FLOW_PIECES 8 /* of 16 bytes of a lane and step: 4 KB of a row at once for a wave of 32, so that memory is read in long runs */
+#define FLOW_DEPTH 3  /* steps ahead; with at least two steps a unit, of no more than three units */
 #define FLOW_TASKS 4  /* router rows that a block multiplies between two barriers */
 #define FLOW_STATIC 8192 /* bytes: the most that the kernel's arrays of fixed size take */
 #define PATIENCE_NS 10000000000ull
 
 struct flow_words {
 	uint32_t launches, meetings, gap0[30], arrived, gap1[31]; /* numbers of those that are over; blocks that have come to all meetings so far */
+	uint32_t taken, gap2[31];                               /* units of up behind the waves' first ones; 0 between launches */
 	unsigned long long logit[MOE_DECODE_ROWS][MOE_MAX_EXPERTS + 1]; /* value, number of the launch */
 };
 static_assert(sizeof(flow_words) <= GPU_MEETING_BYTES, "the stream has room for the words");
@@ -215,7 +217,7 @@ GPU_DEVICE void flow_route(const moe_problem &p, const flow_words *words, uint32
 	gpu_sync();
 }
 
-/* ---- units: what a wave walks. Of up: unit u of rows * (top_k * inner + shared_inner), slot after slot, row after row; of down: output u % hidden of row u / hidden. */
+/* ---- units. Of up: unit u of rows * (top_k * inner + shared_inner), slot after slot, row after row; of down: output u % hidden of row u / hidden. */
 
 struct flow_sizes {
 	int per_row, up_units, down_units, stride; /* stride: from a wave's unit to its next */
@@ -255,6 +257,8 @@ template <typename T> struct flow_reader {
 	bool down;
 	int unit, step, row, output, slot, piece;
 	const T *gate, *up;
+	uint32_t taken;  /* of lane 0: the wave's next unit of up, behind the first ones */
+	int todo[FLOW_DEPTH], count; /* units of up whose copies have begun, the first one in use */
 };
 
 template <typename T> GPU_TEMPLATE void flow_down_restart(flow_reader<T> &r, const moe_problem &p, const flow_sizes &s)
@@ -266,8 +270,10 @@ template <typename T> GPU_TEMPLATE void flow_down_restart(flow_reader<T> &r, con
 	while (r.slot < p.top_k && r.piece >= s.pieces) r.piece -= s.pieces, r.slot++;
 }
 
-/* At `unit` of up, or, behind up's last, at the wave's first unit of down. */
-template <typename T> GPU_TEMPLATE void flow_up_at(flow_reader<T> &r, const moe_problem &p, const flow_sizes &s, const flow_routes *routes, int unit)
+/* At `unit` of up, or, behind up's last, at the wave's first unit of down. Units of up go to whoever is ready: multiprocessors have unequal shares of the memory's
+ * rate. The number of the next one is asked for a unit ahead. */
+template <typename T>
+GPU_TEMPLATE void flow_up_at(flow_reader<T> &r, const moe_problem &p, const flow_sizes &s, const flow_routes *routes, flow_words *words, int unit)
 {
 	r.down = unit >= s.up_units;
 	r.unit = unit;
@@ -277,6 +283,10 @@ template <typename T> GPU_TEMPLATE void flow_up_at(flow_reader<T> &r, const moe_
 		flow_down_restart<T>(r, p, s);
 		return;
 	}
+	if (threadIdx.x % GPU_WARP == 0) r.taken = gpu_atomic_add(&words->taken, 1u);
+	GPU_UNROLL for (int i = 0; i < FLOW_DEPTH; i++)
+		if (i == r.count) r.todo[i] = unit;
+	r.count++;
 	const flow_unit u = flow_unit_of(p, s, unit);
 	const T *w = u.slot == p.top_k ? (const T *)p.shared_gate_up : (const T *)p.gate_up + routes->chosen[u.row][u.slot] * p.gate_up_step;
 	r.gate = w + (int64_t)u.column * p.hidden;
@@ -284,7 +294,8 @@ template <typename T> GPU_TEMPLATE void flow_up_at(flow_reader<T> &r, const moe_
 }
 
 /* One step's copies of a lane, to `to` and every GPU_WARP-th place behind it; a group, also where nothing is left to copy. */
-template <typename T> GPU_TEMPLATE void flow_copy(flow_reader<T> &r, const moe_problem &p, const flow_sizes &s, const flow_routes *routes, gpu_vec16 *to)
+template <typename T>
+GPU_TEMPLATE void flow_copy(flow_reader<T> &r, const moe_problem &p, const flow_sizes &s, const flow_routes *routes, flow_words *words, gpu_vec16 *to)
 {
 	constexpr int vec = gpu_lanes<T>::count;
 	if (!r.down) {
@@ -292,7 +303,7 @@ template <typename T> GPU_TEMPLATE void flow_copy(flow_reader<T> &r, const moe_p
 		const int k0 = (r.step / 2 * FLOW_PIECES * GPU_WARP + (int)threadIdx.x % GPU_WARP) * vec;
 		GPU_UNROLL for (int j = 0; j < FLOW_PIECES; j++)
 			if (k0 + j * GPU_WARP * vec < p.hidden) gpu_copy16_stream(to + j * GPU_WARP, row + k0 + j * GPU_WARP * vec);
-		if (++r.step == s.up_steps) flow_up_at<T>(r, p, s, routes, r.unit + s.stride);
+		if (++r.step == s.up_steps) flow_up_at<T>(r, p, s, routes, words, s.stride + (int)gpu_shfl(r.taken, 0));
 	} else if (r.unit < s.down_units) {
 		GPU_UNROLL for (int j = 0; j < FLOW_PIECES; j++) {
 			const bool shared = r.slot == p.top_k;
@@ -332,7 +343,7 @@ template <typename T> GPU_TEMPLATE void flow_stage_act(const moe_problem &p, con
 	gpu_sync();
 }
 
-/* Block b, wave w: units b + gridDim.x * w, + gridDim.x * FLOW_WAVES, ... of up and of down. Lane l of a step: pieces l, l + GPU_WARP, ... Rows of all matrices, x and
+/* Block b, wave w: unit b + gridDim.x * w of up, then what it takes; of down units b + gridDim.x * w, + gridDim.x * FLOW_WAVES, ... Lane l of a step: pieces l, l + GPU_WARP, ... Rows of all matrices, x and
  * act aligned to 16 bytes and whole pieces. gridDim.x: the same in every launch on these words. ahead: aligned to 16 bytes. Dynamic shared memory: places of the copies
  * [wave][DEPTH][FLOW_PIECES][lane], then x [rows][hidden], later act [rows][row_pieces]. Bound: reading the weights of what was chosen. */
 template <typename T, bool NORM, int DEPTH> GPU_KERNEL_ALONE(FLOW_THREADS) moe_flow_kernel(GPU_PARAMETER moe_problem p, flow_words *words)
@@ -368,23 +379,26 @@ template <typename T, bool NORM, int DEPTH> GPU_KERNEL_ALONE(FLOW_THREADS) moe_f
 	const flow_sizes s = flow_sizes_of<T>(p);
 	const int first = (int)blockIdx.x + wave * (int)gridDim.x;
 	flow_reader<T> reader;
-	flow_up_at<T>(reader, p, s, routes, first);
-	for (int d = 0; d < DEPTH; d++) flow_copy<T>(reader, p, s, routes, ring + d * FLOW_PIECES * GPU_WARP);
+	reader.taken = 0, reader.count = 0;
+	flow_up_at<T>(reader, p, s, routes, words, first);
+	for (int d = 0; d < DEPTH; d++) flow_copy<T>(reader, p, s, routes, words, ring + d * FLOW_PIECES * GPU_WARP);
 	int slot = 0;
-	for (int unit = first; unit < s.up_units; unit += s.stride) {
+	while (reader.count) {
+		const int unit = reader.todo[0];
 		const gpu_vec16 *x = operand + flow_unit_of(p, s, unit).row * (p.hidden / vec);
 		float sum = 0, other = 0; /* of the row that this step is of, and of the one that the last was */
 		for (int step = 0; step < s.up_steps; step++) {
 			gpu_copy_wait<DEPTH - 1>();
 			const float now = flow_run_dot<T>(ring + slot * FLOW_PIECES * GPU_WARP, x, step / 2 * FLOW_PIECES * GPU_WARP + lane, p.hidden / vec, other);
 			other = sum, sum = now;
-			flow_copy<T>(reader, p, s, routes, ring + slot * FLOW_PIECES * GPU_WARP);
+			flow_copy<T>(reader, p, s, routes, words, ring + slot * FLOW_PIECES * GPU_WARP);
 			if (++slot == DEPTH) slot = 0;
 		}
 		flow_put_act<T>(p, s, routes, unit, other, sum);
+		reader.todo[0] = reader.todo[1], reader.todo[1] = reader.todo[2], reader.count--;
 	}
 	flow_meet(words, ++meeting);
-	if (blockIdx.x == 0 && threadIdx.x == 0) words->launches = number, words->meetings = meeting;
+	if (blockIdx.x == 0 && threadIdx.x == 0) words->launches = number, words->meetings = meeting, words->taken = 0;
 	flow_stage_act<T>(p, s, operand);
 	for (int unit = first; unit < s.down_units; unit += s.stride) {
 		const int row = unit / p.hidden;
@@ -393,7 +407,7 @@ template <typename T, bool NORM, int DEPTH> GPU_KERNEL_ALONE(FLOW_THREADS) moe_f
 		for (int step = 0; step * FLOW_PIECES * GPU_WARP < s.row_pieces; step++) {
 			gpu_copy_wait<DEPTH - 1>();
 			sum = flow_run_dot<T>(ring + slot * FLOW_PIECES * GPU_WARP, operand + row * s.row_pieces, step * FLOW_PIECES * GPU_WARP + lane, s.row_pieces, sum);
-			flow_copy<T>(reader, p, s, routes, ring + slot * FLOW_PIECES * GPU_WARP);
+			flow_copy<T>(reader, p, s, routes, words, ring + slot * FLOW_PIECES * GPU_WARP);
 			if (++slot == DEPTH) slot = 0;
 		}
 		sum = gpu_warp_sum(sum);
@@ -412,10 +426,10 @@ static size_t flow_operand(const struct moe_problem *p)
 	return (cells > before ? cells : before) * dtype_bytes(p->type);
 }
 
-/* Of 6, 3 and 1 the most steps ahead for which there is shared memory; 0: there is for none. */
+/* Of 3 and 1 the most steps ahead for which there is shared memory; 0: there is for none. */
 static int flow_depth(const struct gpu_context *context, const struct moe_problem *p)
 {
-	for (int depth = 6; depth > 0; depth /= 2)
+	for (int depth = FLOW_DEPTH; depth > 0; depth = depth > 1 ? 1 : 0)
 		if ((size_t)depth * FLOW_PIECES * FLOW_THREADS * 16 + flow_operand(p) + FLOW_STATIC <= context->props.max_shared) return depth;
 	return 0;
 }
@@ -442,8 +456,7 @@ template <typename T, bool NORM, int DEPTH> static gpu_error flow_run(const stru
 template <typename T> static gpu_error flow_typed(const struct gpu_context *context, const moe_problem &p)
 {
 	switch (flow_depth(context, &p)) {
-	case 6: return p.norm_x ? flow_run<T, true, 6>(context, p) : flow_run<T, false, 6>(context, p);
-	case 3: return p.norm_x ? flow_run<T, true, 3>(context, p) : flow_run<T, false, 3>(context, p);
+	case FLOW_DEPTH: return p.norm_x ? flow_run<T, true, FLOW_DEPTH>(context, p) : flow_run<T, false, FLOW_DEPTH>(context, p);
 	default: return p.norm_x ? flow_run<T, true, 1>(context, p) : flow_run<T, false, 1>(context, p);
 	}
 }
