@@ -13,6 +13,7 @@
 
 #define MOE_MAX_EXPERTS 1024
 #define MOE_DECODE_ROWS 4 /* more rows read an expert's weights once for all of its rows */
+#define MOE_FLOW_ROWS 2   /* more are faster by moe_decode.cu */
 #define MOE_LEAST_TILE 16
 
 /* Slots [first, first + rows) are pairs of one expert. */

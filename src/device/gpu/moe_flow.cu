@@ -1,4 +1,4 @@
-/* moe_flow.cu: the experts of one to four rows as one kernel, from the residual stream to y, so that the weights flow without a pause.
+/* moe_flow.cu: the experts of one or two rows as one kernel, from the residual stream to y, so that the weights flow without a pause.
  *
  * A block for each multiprocessor stays for the whole kernel. It makes the norm for itself, and some of the router's logits; blocks tell each other logits as
  * packets, a value and the launch's number in one store, so that who reads one needs no other word; then each routes all rows for itself. From there on every wave
@@ -28,14 +28,14 @@
 struct flow_words {
 	uint32_t launches, meetings, gap0[30], arrived, gap1[31]; /* numbers of those that are over; blocks that have come to all meetings so far */
 	uint32_t taken, gap2[31];                               /* units of up behind the waves' first ones; 0 between launches */
-	unsigned long long logit[MOE_DECODE_ROWS][MOE_MAX_EXPERTS + 1]; /* value, number of the launch */
+	unsigned long long logit[MOE_FLOW_ROWS][MOE_MAX_EXPERTS + 1]; /* value, number of the launch */
 };
 static_assert(sizeof(flow_words) <= GPU_MEETING_BYTES, "the stream has room for the words");
 
 /* What the rows chose, for all threads. */
 struct flow_routes {
-	int32_t chosen[MOE_DECODE_ROWS][MOE_MAX_TOP_K];
-	float weight[MOE_DECODE_ROWS][MOE_MAX_TOP_K + 1];
+	int32_t chosen[MOE_FLOW_ROWS][MOE_MAX_TOP_K];
+	float weight[MOE_FLOW_ROWS][MOE_MAX_TOP_K + 1];
 };
 
 /* ---- waiting */
@@ -165,7 +165,7 @@ template <typename T, bool NORM> GPU_TEMPLATE void flow_stage_x(const moe_proble
 }
 
 /* Logits of the router's rows blockIdx.x, + gridDim.x, ... of all rows of x, as packets. Thread: pieces threadIdx.x, + FLOW_THREADS, ... of each. `ahead`: its first
- * piece of the first FLOW_TASKS of them. partial: [MOE_DECODE_ROWS][FLOW_TASKS][FLOW_WAVES]. */
+ * piece of the first FLOW_TASKS of them. partial: [MOE_FLOW_ROWS][FLOW_TASKS][FLOW_WAVES]. */
 template <typename T> GPU_TEMPLATE void flow_logits(const moe_problem &p, const gpu_vec16 *ahead, const T *x, float *partial, flow_words *words, uint32_t number)
 {
 	constexpr int vec = gpu_lanes<T>::count;
@@ -440,7 +440,7 @@ bool moe_flow_can(const struct gpu_context *context, const struct moe_problem *p
 	const uintptr_t pointers = (uintptr_t)p->x | (uintptr_t)p->router | (uintptr_t)p->gate_up | (uintptr_t)p->down | (uintptr_t)p->shared_gate_up | (uintptr_t)p->shared_down;
 	const bool norm = !p->norm_x || (((uintptr_t)p->norm_x | (uintptr_t)p->norm_weight) % 16 == 0 && p->norm_stride % 4 == 0);
 	const bool before = !p->before_w || (p->rows == 1 && ((uintptr_t)p->before_w | (uintptr_t)p->before_x) % 16 == 0 && p->before_k % piece == 0);
-	return norm && p->rows <= MOE_DECODE_ROWS && pointers % 16 == 0 && (p->x_stride | p->hidden | p->inner | p->shared_inner) % piece == 0 &&
+	return norm && p->rows <= MOE_FLOW_ROWS && pointers % 16 == 0 && (p->x_stride | p->hidden | p->inner | p->shared_inner) % piece == 0 &&
 	       (p->gate_up_step | p->down_step) % piece == 0 && before && flow_depth(context, p) > 0;
 }
 
