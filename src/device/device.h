@@ -47,6 +47,7 @@ struct mem_report {
 
 struct device_options {
 	int ordinal;      /* which device; CPU: ignored */
+	int sharers;      /* ranks on this device, this one counted; 0 is 1. CPU: ignored */
 	const int *cores; /* CPU: hardware threads (OS indices) for this device's team; element 0 is the rank worker's own */
 	int core_count;   /* CPU: team size; 0: one unpinned thread */
 	bool pin;         /* CPU: bind each thread of the team to its core */
