@@ -129,6 +129,48 @@ static void check_attention_in(struct gpu_check *c, struct bench *bench, struct 
 	config->qk_norm = config->attn_output_gate = false, config->rotary_dim = 16;
 }
 
+/* Every way to compute the experts that is listed: taken, right, or refused by name. */
+static void check_moe_ways(struct gpu_check *c, struct bench *bench, const struct result_problem *p)
+{
+	struct variant list[16], ran;
+	struct trial trial = {0};
+	struct trial_experts experts = {0};
+	int taken = 0;
+	gpu_case(c, p->moe.dtype, FILL_RANDOM, "ways of %d rows of experts, %s", p->moe.m, linear_use_name(p->moe.use));
+	gpu_ok(c, trial_experts_open(&experts, bench, &p->moe, &c->err));
+	gpu_ok(c, trial_open(&trial, bench, NULL, &experts, p, &c->err));
+	const int count = c->case_failed ? 0 : c->ops->moe_variants(c->stream, &p->moe, list, 16);
+	for (int i = 0; i < count; i++) {
+		const struct moe_preference preference = {.key = p->moe, .m_low = p->moe.m, .m_high = p->moe.m, .variant = list[i]};
+		struct result_check check = {0};
+		gpu_ok(c, c->ops->moe_prefer(c->stream, &preference, 1, &c->err));
+		gpu_ok(c, trial_poison(&trial, &c->err));
+		const enum status st = trial_issue(&trial, 0, &c->err);
+		if (st == STATUS_UNSUPPORTED && i && strstr(c->err.text, list[i].kernel)) {
+			c->err = (struct error){0};
+			continue;
+		}
+		gpu_ok(c, st);
+		gpu_ok(c, trial_check(&trial, &check, &c->err));
+		c->ops->moe_ran(c->stream, &ran);
+		c->compared += (long)check.referenced;
+		taken++;
+		if (i && !variant_equal(&ran, &list[i])) gpu_fail(c, "%s '%s' was taken where %s '%s' is preferred", ran.kernel, ran.mode, list[i].kernel, list[i].mode);
+		if (!(check.error.l2 <= check.bound.l2 && check.error.max <= check.bound.max) || check.unwritten || check.outside)
+			gpu_fail(c, "%s '%s': L2 %g of %g, max %g of %g, %lld unwritten, %lld outside", list[i].kernel, list[i].mode, check.error.l2, check.bound.l2, check.error.max,
+			         check.bound.max, (long long)check.unwritten, (long long)check.outside);
+	}
+	if (taken < 3) gpu_fail(c, "%d of %d ways were taken", taken, count);
+	struct moe_preference none = {.key = p->moe, .m_low = 1, .m_high = 1, .variant = {.kernel = "moe_tile", .mode = "17 rows"}};
+	gpu_refused(c, STATUS_BAD_INPUT, c->ops->moe_prefer(c->stream, &none, 1, &c->err));
+	none.m_high = 0;
+	gpu_refused(c, STATUS_BAD_INPUT, c->ops->moe_prefer(c->stream, &none, 1, &c->err));
+	gpu_ok(c, c->ops->moe_prefer(c->stream, NULL, 0, &c->err));
+	trial_close(&trial);
+	trial_experts_close(&experts);
+	gpu_case_end(c);
+}
+
 static void check_blocks(struct gpu_check *c, struct bench *bench, struct result_place *place)
 {
 	static const int rows[] = {1, 3, 40};
@@ -138,6 +180,7 @@ static void check_blocks(struct gpu_check *c, struct bench *bench, struct result
 		for (int u = 0; u < 2; u++) {
 			const struct result_problem moe = {.op = PROBLEM_MOE, .phase = "decode", .moe = {uses[u], dtype, 128, 8, 3, 32, i == 1 ? 0 : 64, rows[i]}, .place = place, .places = 1};
 			check_problem(c, bench, &moe);
+			check_moe_ways(c, bench, &moe);
 		}
 		const struct result_problem gdn = {.op = PROBLEM_GDN, .phase = "decode", .gdn = {dtype, 2, 4, 32, 16, 4, rows[i], rows[i] > 32}, .place = place, .places = 1};
 		check_problem(c, bench, &gdn);
