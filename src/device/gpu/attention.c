@@ -24,6 +24,11 @@ const struct attention_kernel *const *attention_kernels(bool prefill)
 	return prefill ? prefill_kernels : decode_kernels;
 }
 
+const struct attention_kernel *attention_optional(bool prefill)
+{
+	return prefill ? &attention_cudnn : NULL;
+}
+
 /* Splits of one sequence and KV head: enough blocks for the device, whatever the contexts' lengths. */
 static int decode_splits(const struct gpu_props *props, bool invariant, int seqs, int kv_heads)
 {
@@ -124,6 +129,8 @@ static enum status launch_preferred(const struct gpu_context *ctx, const struct 
                                     struct error *err)
 {
 	const struct attention_way *way = &preferred->way;
+	const bool optional = way->kernel == attention_optional(true);
+	if (optional && (!way->kernel->can(p, dtype) || attention_cudnn_ready(ctx, p, dtype, NULL) != STATUS_OK)) return launch_first(true, 0, ctx, p, dtype, err);
 	if (way->kernel->can(p, dtype)) return launch(ctx, way->kernel, way->splits, p, dtype, err);
 	return FAIL(err, UNSUPPORTED, "attention: preferred %s '%s' cannot take %d/%d heads of %d of type %s", preferred->name.kernel, preferred->name.mode, p->q_heads,
 	            p->kv_heads, p->head_dim, dtype_name(dtype));

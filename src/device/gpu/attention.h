@@ -86,6 +86,21 @@ struct attention_preferred {
 const struct attention_preferred *attention_preferred(const struct gpu_context *context, bool prefill, const struct attention_params *p, enum dtype dtype);
 /* Candidates in the order of the dispatch, NULL behind the last. */
 const struct attention_kernel *const *attention_kernels(bool prefill);
+/* One more that the dispatch never takes by itself, or NULL. Preferred, it takes what it can, and what it cannot goes the dispatch's own way. */
+const struct attention_kernel *attention_optional(bool prefill);
+
+/* ---- attention_cudnn.c */
+
+struct attention_library;
+extern const struct attention_kernel attention_cudnn;
+/* Whether the library is here and has a plan for this problem, which is made if there is none yet and no graph is recorded. UNSUPPORTED, DEVICE_FAULT (what
+ * the library said): it will not do. Not for the step path, but for the first step of its class (attention_cudnn.c). */
+enum status attention_cudnn_ready(const struct gpu_context *ctx, const struct attention_params *p, enum dtype dtype, struct error *err) NODISCARD;
+void attention_library_destroy(struct attention_library **library);
+/* attention_pages.cu: lengths and block table of sequence p->first_seq, written by a kernel: int32 rows at `lengths`, int32 keys ATTENTION_PAGES_KEYS bytes behind,
+ * `blocks` entries at `table`. Device memory. */
+#define ATTENTION_PAGES_KEYS 16
+enum status attention_pages(const struct gpu_context *ctx, const struct attention_params *p, int32_t *lengths, int32_t *table, int blocks, struct error *err) NODISCARD;
 
 /* device_ops: */
 int gpu_attention_variants(struct stream *stream, const struct attention_key *key, struct variant *out, int max);

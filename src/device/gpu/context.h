@@ -2,6 +2,7 @@
 #ifndef TANDEM_DEVICE_GPU_CONTEXT_H
 #define TANDEM_DEVICE_GPU_CONTEXT_H
 
+#include "base/log.h"
 #include "device/gpu/runtime.h"
 #include "device/ops.h"
 
@@ -18,6 +19,8 @@ struct gpu_context {
 	uint32_t *counters;     /* device memory, GPU_COUNTERS zeroed words: a kernel that uses some leaves them zero */
 	struct gemm_library *gemm; /* NULL: none on this machine */
 	struct dispatch *dispatch;
+	const struct log *log; /* or NULL */
+	const bool *recording; /* a graph is being recorded on the stream */
 };
 #define GPU_COUNTERS 16384
 

@@ -55,6 +55,7 @@ static enum status gpu_device_open(struct device **out, const struct device_opti
 	if (!device) return STATUS_NO_MEMORY;
 	device->base.vt = device_find(GPU_NAME_TEXT);
 	device->ordinal = options->ordinal;
+	device->log = options->log;
 	enum status st;
 	TRY_GOTO(gpu_check(gpu_set_device(device->ordinal), "set device", err), fail);
 	TRY_GOTO(gpu_check(gpu_props_get(&device->props, device->ordinal), "device properties", err), fail);

@@ -63,6 +63,8 @@ struct dispatch {
 	struct attention_preferred *attention; /* in the order given */
 	int attention_count;
 	struct attention_way attention_ran;
+	struct attention_library *attention_library; /* opened when its variant is first asked for; NULL: not yet, or not here */
+	bool attention_library_sought;
 };
 
 /* What the stream prefers for this, or NULL. No allocation; constant but for a binary search. */
