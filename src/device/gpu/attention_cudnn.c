@@ -6,7 +6,7 @@
  * recorded into a graph, as the matrix library chooses its algorithm; every later one only launches. Lengths and pages are on the device: a kernel writes
  * them into the workspace in the library's form (attention_pages.cu), so that a recorded step can be replayed with others.
  *
- * What it takes: BF16 and F16, heads that are a multiple of 16 up to 256, one sequence of several rows, alone or behind sequences of one row. No window, no
+ * What it takes: BF16 and F16, heads that are a multiple of 16 up to 256, blocks of a power of two of tokens, one sequence of several rows, alone or behind sequences of one row. No window, no
  * invariant mode. All else, and what the library has no plan for, goes to the kernel that the dispatch takes by itself.
  * Keys and values behind a sequence's last in its last block, and in block 0, are read, weighed with 0: they must be finite, as a cache's are.
  */
@@ -23,7 +23,7 @@
 
 #define PLANS 64
 #define PACKS 128       /* of a plan: one for each place that it was run on, so a layer's cache each */
-#define DESCRIPTORS 72  /* of a plan's graph */
+#define DESCRIPTORS 112 /* of a plan's graph */
 #define OPERATIONS 24
 #define CONFIGS 8       /* that the library proposes */
 #define HEADER_BYTES 256 /* of the workspace: lengths; the table of pages follows */
@@ -526,6 +526,7 @@ static enum status pack_for(struct attention_library *lib, const struct gpu_cont
 static bool can_cudnn(const struct attention_params *p, enum dtype dtype)
 {
 	return GPU_ATTENTION_LIBRARY && (dtype == DTYPE_BF16 || dtype == DTYPE_F16) && p->head_dim % 16 == 0 && p->head_dim <= 256 && !p->window && !p->invariant &&
+	       !(p->block_tokens & (p->block_tokens - 1)) &&
 	       p->seqs - p->first_seq == 1 && p->rows - p->first_seq > 1;
 }
 
