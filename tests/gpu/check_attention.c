@@ -30,6 +30,7 @@ struct shape {
 	int head_dim, q_heads, kv_heads, block_tokens, window, seqs;
 	int rows[MAX_SEQS], kv_len[MAX_SEQS];
 	enum scores scores;
+	bool finite; /* the cache is not NaN where no key is */
 };
 
 /* A step on the host and on the device. */
@@ -138,7 +139,7 @@ static void fill_step(struct gpu_check *c, struct step *p)
 	const struct shape *s = p->s;
 	size_t bytes = dtype_bytes(s->dtype), kv = (size_t)p->blocks * 2 * value_offset(s), dim = (size_t)s->head_dim;
 	p->kv = gpu_host(c, kv * bytes);
-	memset(p->kv, 0xff, kv * bytes);
+	memset(p->kv, s->finite ? 0x42 : 0xff, kv * bytes);
 	for (int i = 0; i < s->seqs; i++)
 		for (int k = first_key(s, i); k < s->kv_len[i]; k++)
 			for (int h = 0; h < s->kv_heads; h++) {
@@ -280,6 +281,7 @@ static void check_variants(struct gpu_check *c, const struct shape *s)
 	for (int i = 0; i < count; i++) {
 		char name[80];
 		struct attention_args args = args_of(c, &p);
+		if (!strcmp(list[i].kernel, attention_cudnn.name)) continue; /* gpu_check_attention_cudnn */
 		snprintf(name, sizeof name, "out of %.30s %.30s", list[i].kernel, list[i].mode);
 		gpu_ok(c, c->ops->attention_prefer(c->stream, &(struct attention_preference){key, key.m, key.m, list[i]}, 1, &c->err));
 		gpu_ok(c, OP(c->stream, attention, &args, &c->err));
@@ -288,12 +290,13 @@ static void check_variants(struct gpu_check *c, const struct shape *s)
 		if (i ? strcmp(ran.kernel, list[i].kernel) || strcmp(ran.mode, list[i].mode) : !strcmp(ran.kernel, "default"))
 			gpu_fail(c, "%s: %s %s ran", name, ran.kernel, ran.mode);
 	}
-	const struct attention_preference other = {key, key.m + 1, key.m + 9, list[count - 1]};
+	const int last = count - (strcmp(list[count - 1].kernel, attention_cudnn.name) == 0);
+	const struct attention_preference other = {key, key.m + 1, key.m + 9, list[last - 1]};
 	struct attention_args args = args_of(c, &p);
 	gpu_ok(c, c->ops->attention_prefer(c->stream, &other, 1, &c->err));
 	gpu_ok(c, OP(c->stream, attention, &args, &c->err));
 	c->ops->attention_ran(c->stream, &ran);
-	if (count > 2 && !strcmp(ran.kernel, list[count - 1].kernel) && !strcmp(ran.mode, list[count - 1].mode)) gpu_fail(c, "what is preferred for other rows ran");
+	if (last > 2 && !strcmp(ran.kernel, list[last - 1].kernel) && !strcmp(ran.mode, list[last - 1].mode)) gpu_fail(c, "what is preferred for other rows ran");
 	static const struct variant bad[] = {{.kernel = "flash"}, {.kernel = "decode", .mode = "2"}, {.kernel = "decode", .mode = "99 splits"},
 	                                     {.kernel = "default", .mode = "2 splits"}, {.kernel = "tile", .mode = "2 splits"}};
 	for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
@@ -408,9 +411,40 @@ static void check_refusals(struct gpu_check *c)
 	gpu_case_end(c);
 }
 
+/* Lengths and pages as a library wants them, against the host's own. */
+static void check_pages(struct gpu_check *c, int rows, int kv_len, int blocks)
+{
+	const struct shape s = {.dtype = DTYPE_BF16, .head_dim = 16, .q_heads = 1, .kv_heads = 1, .block_tokens = 16, .seqs = 3, .rows = {1, 1, rows}, .kv_len = {30, 1, kv_len}};
+	gpu_case(c, s.dtype, FILL_RANDOM, "pages of %d rows, %d keys in a table of %d", rows, kv_len, blocks);
+	struct step p = make_step(c, &s);
+	const struct attention_params params = {.row_start = p.device.row_start, .position = p.device.position, .block_table = p.device.block_table, .first_seq = 2,
+	                                        .seqs = s.seqs, .rows = p.rows, .max_blocks = p.max_blocks, .block_tokens = s.block_tokens};
+	char *room = gpu_room(c, ATTENTION_PAGES_KEYS + sizeof(int32_t));
+	int32_t *table = gpu_room(c, (size_t)blocks * sizeof *table), *got = gpu_host(c, (size_t)blocks * sizeof *got), got_rows = -1, got_keys = -1;
+	gpu_ok(c, attention_pages(gpu_context(c->stream), &params, (int32_t *)room, table, blocks, &c->err));
+	gpu_get(c, got, table, (size_t)blocks * sizeof *got);
+	gpu_get(c, &got_rows, room, sizeof got_rows);
+	gpu_get(c, &got_keys, room + ATTENTION_PAGES_KEYS, sizeof got_keys);
+	if (got_rows != rows || got_keys != kv_len) gpu_fail(c, "%d rows and %d keys; %d and %d are wanted", got_rows, got_keys, rows, kv_len);
+	for (int i = 0; i < blocks; i++) {
+		const int32_t want = i * s.block_tokens < kv_len ? p.table[2 * p.max_blocks + i] : 0;
+		if (got[i] != want) gpu_fail(c, "entry %d is block %d; %d is wanted", i, got[i], want);
+	}
+	c->compared += blocks + 2;
+	gpu_case_end(c);
+}
+
+static void check_all_pages(struct gpu_check *c)
+{
+	check_pages(c, 5, 5, 1);
+	check_pages(c, 16, 16, 4);
+	check_pages(c, 3, 4113, 600);
+}
+
 void gpu_check_attention(struct gpu_check *c)
 {
 	check_drawn(c, c->stream, "", 120);
+	check_all_pages(c);
 	GPU_EACH_DTYPE(dtype) {
 		check_variants(c, &(struct shape){.dtype = dtype, .head_dim = 64, .q_heads = 6, .kv_heads = 2, .block_tokens = 16, .seqs = 3, .rows = {1, 1, 1},
 		                                  .kv_len = {70, 1, 33}});
@@ -435,6 +469,81 @@ void gpu_check_attention(struct gpu_check *c)
 	c->stream = plain;
 	c->ops->stream_destroy(invariant);
 	check_refusals(c);
+}
+
+/* ---- the library of fused attention */
+
+static bool library_listed(const struct gpu_check *c, const struct attention_key *key, struct variant *out)
+{
+	struct variant list[40];
+	const int count = c->ops->attention_variants(c->stream, key, list, 40);
+	for (int i = 0; i < count; i++)
+		if (!strcmp(list[i].kernel, attention_cudnn.name)) return *out = list[i], true;
+	return false;
+}
+
+/* One step with the variant preferred: run at once, and again recorded into a graph and replayed. `taken`: whether the library is to take it. */
+static void check_library(struct gpu_check *c, const struct shape *s, bool taken)
+{
+	const int last = s->seqs - 1;
+	struct attention_preference want = {.key = {.prefill = true, .dtype = s->dtype, .q_heads = s->q_heads, .kv_heads = s->kv_heads, .head_dim = s->head_dim, .m = s->rows[last]},
+	                                    .m_low = 1, .m_high = 1 << 20};
+	struct graph *graph = NULL;
+	struct variant ran;
+	if (!library_listed(c, &want.key, &want.variant)) { /* it is there, but has no plan: the log says why */
+		printf("skip attention_cudnn: not listed for %d/%d x %d\n", s->q_heads, s->kv_heads, s->head_dim);
+		return;
+	}
+	gpu_case(c, s->dtype, FILL_RANDOM, "library: %d sequences, the last of %d rows, %d keys, %d/%d x %d, blocks of %d, window %d", s->seqs, s->rows[last], s->kv_len[last],
+	         s->q_heads, s->kv_heads, s->head_dim, s->block_tokens, s->window);
+	struct step p = make_step(c, s);
+	while (p.device.single_seqs < last && s->rows[p.device.single_seqs] == 1) p.device.single_seqs++;
+	const struct answer a = answer_of(c, &p);
+	struct attention_args args = args_of(c, &p);
+	gpu_ok(c, c->ops->attention_prefer(c->stream, &want, 1, &c->err));
+	gpu_ok(c, OP(c->stream, attention, &args, &c->err));
+	c->ops->attention_ran(c->stream, &ran);
+	gpu_compare(c, "out", &args.out, a.want, a.bound, 1, 0);
+	if (taken != !strcmp(ran.kernel, attention_cudnn.name)) gpu_fail(c, "%s ran; the library was %swanted", ran.kernel, taken ? "" : "not ");
+	args = args_of(c, &p);
+	gpu_ok(c, c->ops->graph_begin(c->stream, &c->err));
+	gpu_ok(c, OP(c->stream, attention, &args, &c->err)); /* another result: its pack is made while recording */
+	gpu_ok(c, c->ops->graph_end(c->stream, &graph, &c->err));
+	if (graph) gpu_ok(c, c->ops->graph_launch(graph, c->stream, &c->err));
+	gpu_compare(c, "out of a graph", &args.out, a.want, a.bound, 1, 0);
+	c->ops->graph_destroy(graph);
+	gpu_ok(c, c->ops->attention_prefer(c->stream, NULL, 0, &c->err));
+	gpu_case_end(c);
+}
+
+void gpu_check_attention_cudnn(struct gpu_check *c)
+{
+	const struct attention_key key = {.prefill = true, .dtype = DTYPE_BF16, .q_heads = 4, .kv_heads = 2, .head_dim = 128, .m = 64};
+	struct variant variant;
+	check_all_pages(c);
+	if (!library_listed(c, &key, &variant)) {
+		printf("skip attention_cudnn: the library is not here, or has no plan\n");
+		return;
+	}
+	for (enum dtype dtype = DTYPE_F16; dtype <= DTYPE_BF16; dtype++) {
+		const struct shape shapes[] = {
+			{.head_dim = 128, .q_heads = 4, .kv_heads = 2, .block_tokens = 64, .seqs = 1, .rows = {64}, .kv_len = {64}},
+			{.head_dim = 256, .q_heads = 6, .kv_heads = 1, .block_tokens = 64, .seqs = 1, .rows = {200}, .kv_len = {200}},
+			{.head_dim = 256, .q_heads = 2, .kv_heads = 2, .block_tokens = 16, .seqs = 1, .rows = {33}, .kv_len = {513}},
+			{.head_dim = 128, .q_heads = 8, .kv_heads = 2, .block_tokens = 32, .seqs = 1, .rows = {129}, .kv_len = {300}, .scores = SCORES_STEEP},
+			{.head_dim = 64, .q_heads = 3, .kv_heads = 3, .block_tokens = 128, .seqs = 1, .rows = {65}, .kv_len = {1000}},
+			{.head_dim = 128, .q_heads = 4, .kv_heads = 1, .block_tokens = 64, .seqs = 4, .rows = {1, 1, 1, 70}, .kv_len = {90, 1, 300, 140}},
+			{.head_dim = 96, .q_heads = 2, .kv_heads = 1, .block_tokens = 64, .seqs = 1, .rows = {2}, .kv_len = {2}},
+		};
+		for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+			struct shape s = shapes[i];
+			s.dtype = dtype, s.finite = true;
+			check_library(c, &s, true);
+		}
+		check_library(c, &(struct shape){.dtype = dtype, .head_dim = 128, .q_heads = 4, .kv_heads = 2, .block_tokens = 64, .seqs = 2, .rows = {40, 64}, .kv_len = {40, 64}}, false);
+		check_library(c, &(struct shape){.dtype = dtype, .head_dim = 128, .q_heads = 4, .kv_heads = 2, .block_tokens = 64, .window = 50, .seqs = 1, .rows = {64}, .kv_len = {90}}, false);
+		check_library(c, &(struct shape){.dtype = dtype, .head_dim = 128, .q_heads = 4, .kv_heads = 2, .block_tokens = 48, .seqs = 1, .rows = {64}, .kv_len = {90}}, false);
+	}
 }
 
 /* ---- measuring */
@@ -484,6 +593,12 @@ static void bench_shape(struct gpu_check *c, const struct bench_shape *s)
 	b.args = (struct attention_args){.q = tensor_view(q, DTYPE_BF16, TENSOR_SHARDED, rows, cols), .q_heads = s->q_heads, .cache = &b.cache, .rows = &b.rows,
 	                                 .out = tensor_view(out, DTYPE_BF16, TENSOR_SHARDED, rows, cols), .scale = 1 / sqrtf((float)s->head_dim)};
 	double pairs = longer * ((double)s->rows * (s->kv_len - s->rows) + 0.5 * s->rows * (s->rows + 1.0)) + (double)singles * s->kv_len;
+	if (c->variant) { /* its plan is not made while a graph is recorded */
+		const struct attention_key key = {true, DTYPE_BF16, s->q_heads, s->kv_heads, s->head_dim, rows};
+		gpu_ok(c, c->ops->attention_prefer(c->stream, &(struct attention_preference){key, 1, rows, *c->variant}, 1, &c->err));
+		bench_call(c, &b, 0);
+		gpu_sync_stream(c);
+	}
 	double seconds = gpu_bench(c, bench_call, &b, s->rows > 1 ? 2 : layers < 16 ? 16 : layers);
 	if (s->rows > 1) gpu_bench_report(c, seconds, 0, 4 * pairs * cols);
 	else gpu_bench_report(c, seconds, 4.0 * s->seqs * s->kv_len * s->kv_heads * s->head_dim, 0);
@@ -502,4 +617,30 @@ void gpu_bench_attention(struct gpu_check *c)
 		{"D 256", 1, 4096, 4096, 16, 8, 256, 64, 0},
 	};
 	for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) bench_shape(c, &shapes[i]);
+}
+
+/* The dispatch's own way and the library, one after the other. */
+void gpu_bench_attention_cudnn(struct gpu_check *c)
+{
+	static const struct bench_shape shapes[] = {
+		{"8B", 1, 8192, 8192, 32, 8, 128, 64, 0}, {"8B", 1, 1024, 1024, 32, 8, 128, 64, 0}, {"8B chunk", 1, 2048, 8192, 32, 8, 128, 64, 0},
+		{"D 256", 1, 1024, 1024, 12, 2, 256, 64, 0}, {"D 256", 1, 4096, 4096, 12, 2, 256, 64, 0}, {"D 256 chunk", 1, 2048, 8192, 12, 2, 256, 64, 0},
+		{"D 256 blocks of 16", 1, 4096, 4096, 12, 2, 256, 16, 0},
+	};
+	for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+		const struct bench_shape *s = &shapes[i];
+		const struct attention_key key = {true, DTYPE_BF16, s->q_heads, s->kv_heads, s->head_dim, s->rows};
+		struct variant variant, ran;
+		bench_shape(c, s);
+		if (!library_listed(c, &key, &variant)) {
+			printf("skip attention_cudnn: not listed for %d/%d x %d\n", s->q_heads, s->kv_heads, s->head_dim);
+			continue;
+		}
+		c->variant = &variant;
+		bench_shape(c, s);
+		c->variant = NULL;
+		c->ops->attention_ran(c->stream, &ran);
+		printf("  by %s, %s asked for\n", ran.kernel, variant.kernel);
+		gpu_ok(c, c->ops->attention_prefer(c->stream, NULL, 0, &c->err));
+	}
 }
