@@ -411,34 +411,47 @@ static void check_refusals(struct gpu_check *c)
 	gpu_case_end(c);
 }
 
-/* Lengths and pages as a library wants them, against the host's own. */
-static void check_pages(struct gpu_check *c, int rows, int kv_len, int blocks)
+static void expect_number(struct gpu_check *c, const char *what, int i, int32_t got, int32_t want)
 {
-	const struct shape s = {.dtype = DTYPE_BF16, .head_dim = 16, .q_heads = 1, .kv_heads = 1, .block_tokens = 16, .seqs = 3, .rows = {1, 1, rows}, .kv_len = {30, 1, kv_len}};
-	gpu_case(c, s.dtype, FILL_RANDOM, "pages of %d rows, %d keys in a table of %d", rows, kv_len, blocks);
+	if (got != want) gpu_fail(c, "%s %d is %d; %d is wanted", what, i, got, want);
+	c->compared++;
+}
+
+/* Lengths, offsets and pages as a library wants them, against the host's own: of three sequences behind one of one row, the middle one of one row too, in room for
+ * four with `blocks` entries each. */
+static void check_pages(struct gpu_check *c, bool skip_single, int rows, int kv_len, int blocks)
+{
+	const struct shape s = {.dtype = DTYPE_BF16, .head_dim = 16, .q_heads = 1, .kv_heads = 1, .block_tokens = 16, .seqs = 4, .rows = {1, rows, 1, 7}, .kv_len = {30, kv_len, 20, 9}};
+	gpu_case(c, s.dtype, FILL_RANDOM, "pages of %d rows, %d keys in tables of %d, single rows %s", rows, kv_len, blocks, skip_single ? "left out" : "too");
 	struct step p = make_step(c, &s);
-	const struct attention_params params = {.row_start = p.device.row_start, .position = p.device.position, .block_table = p.device.block_table, .first_seq = 2,
-	                                        .seqs = s.seqs, .rows = p.rows, .max_blocks = p.max_blocks, .block_tokens = s.block_tokens};
-	char *room = gpu_room(c, ATTENTION_PAGES_KEYS + sizeof(int32_t));
-	int32_t *table = gpu_room(c, (size_t)blocks * sizeof *table), *got = gpu_host(c, (size_t)blocks * sizeof *got), got_rows = -1, got_keys = -1;
-	gpu_ok(c, attention_pages(gpu_context(c->stream), &params, (int32_t *)room, table, blocks, &c->err));
-	gpu_get(c, got, table, (size_t)blocks * sizeof *got);
-	gpu_get(c, &got_rows, room, sizeof got_rows);
-	gpu_get(c, &got_keys, room + ATTENTION_PAGES_KEYS, sizeof got_keys);
-	if (got_rows != rows || got_keys != kv_len) gpu_fail(c, "%d rows and %d keys; %d and %d are wanted", got_rows, got_keys, rows, kv_len);
-	for (int i = 0; i < blocks; i++) {
-		const int32_t want = i * s.block_tokens < kv_len ? p.table[2 * p.max_blocks + i] : 0;
-		if (got[i] != want) gpu_fail(c, "entry %d is block %d; %d is wanted", i, got[i], want);
+	const struct attention_params params = {.row_start = p.device.row_start, .position = p.device.position, .block_table = p.device.block_table, .first_seq = 1,
+	                                        .skip_single = skip_single, .seqs = s.seqs, .rows = p.rows, .max_blocks = p.max_blocks, .block_tokens = s.block_tokens,
+	                                        .q_stride = 48, .out_stride = 16};
+	const size_t bytes = ATTENTION_PAGES_INTS(4, (size_t)blocks) * sizeof(int32_t);
+	void *room = gpu_room(c, bytes), *host = gpu_host(c, bytes);
+	const struct attention_pages to = attention_pages_at(room, 4, blocks), got = attention_pages_at(host, 4, blocks);
+	gpu_ok(c, attention_pages_write(gpu_context(c->stream), &params, &to, &c->err));
+	gpu_get(c, host, room, bytes);
+	for (int i = 0; i < 4; i++) {
+		const int seq = i + 1, start = p.row_start[seq < s.seqs ? seq : s.seqs];
+		const bool has = seq < s.seqs && !(skip_single && s.rows[seq] == 1);
+		expect_number(c, "rows of", i, got.rows[i], has ? s.rows[seq] : 0);
+		expect_number(c, "keys of", i, got.keys[i], has ? s.kv_len[seq] : 1);
+		expect_number(c, "query offset", i, got.q_start[i], start * 48);
+		expect_number(c, "result offset", i, got.out_start[i], start * 16);
+		for (int b = 0; b < blocks; b++)
+			expect_number(c, "entry", i * blocks + b, got.table[i * blocks + b], has && b * s.block_tokens < s.kv_len[seq] ? p.table[seq * p.max_blocks + b] : 0);
 	}
-	c->compared += blocks + 2;
+	expect_number(c, "query offset", 4, got.q_start[4], p.rows * 48);
+	expect_number(c, "result offset", 4, got.out_start[4], p.rows * 16);
 	gpu_case_end(c);
 }
 
 static void check_all_pages(struct gpu_check *c)
 {
-	check_pages(c, 5, 5, 1);
-	check_pages(c, 16, 16, 4);
-	check_pages(c, 3, 4113, 600);
+	check_pages(c, true, 5, 5, 1);
+	check_pages(c, false, 16, 16, 4);
+	check_pages(c, true, 3, 4113, 600);
 }
 
 void gpu_check_attention(struct gpu_check *c)
@@ -485,8 +498,7 @@ static bool library_listed(const struct gpu_check *c, const struct attention_key
 /* One step with the variant preferred: run at once, and again recorded into a graph and replayed. `taken`: whether the library is to take it. */
 static void check_library(struct gpu_check *c, const struct shape *s, bool taken)
 {
-	const int last = s->seqs - 1;
-	struct attention_preference want = {.key = {.prefill = true, .dtype = s->dtype, .q_heads = s->q_heads, .kv_heads = s->kv_heads, .head_dim = s->head_dim, .m = s->rows[last]},
+	struct attention_preference want = {.key = {.prefill = true, .dtype = s->dtype, .q_heads = s->q_heads, .kv_heads = s->kv_heads, .head_dim = s->head_dim, .m = s->rows[s->seqs - 1]},
 	                                    .m_low = 1, .m_high = 1 << 20};
 	struct graph *graph = NULL;
 	struct variant ran;
@@ -494,10 +506,10 @@ static void check_library(struct gpu_check *c, const struct shape *s, bool taken
 		printf("skip attention_cudnn: not listed for %d/%d x %d\n", s->q_heads, s->kv_heads, s->head_dim);
 		return;
 	}
-	gpu_case(c, s->dtype, FILL_RANDOM, "library: %d sequences, the last of %d rows, %d keys, %d/%d x %d, blocks of %d, window %d", s->seqs, s->rows[last], s->kv_len[last],
-	         s->q_heads, s->kv_heads, s->head_dim, s->block_tokens, s->window);
+	gpu_case(c, s->dtype, FILL_RANDOM, "library: %d sequences, the first of %d rows, %d keys, %d/%d x %d, blocks of %d, window %d", s->seqs, s->rows[0], s->kv_len[0], s->q_heads,
+	         s->kv_heads, s->head_dim, s->block_tokens, s->window);
 	struct step p = make_step(c, s);
-	while (p.device.single_seqs < last && s->rows[p.device.single_seqs] == 1) p.device.single_seqs++;
+	while (p.device.single_seqs < s->seqs && s->rows[p.device.single_seqs] == 1) p.device.single_seqs++;
 	const struct answer a = answer_of(c, &p);
 	struct attention_args args = args_of(c, &p);
 	gpu_ok(c, c->ops->attention_prefer(c->stream, &want, 1, &c->err));
@@ -507,7 +519,7 @@ static void check_library(struct gpu_check *c, const struct shape *s, bool taken
 	if (taken != !strcmp(ran.kernel, attention_cudnn.name)) gpu_fail(c, "%s ran; the library was %swanted", ran.kernel, taken ? "" : "not ");
 	args = args_of(c, &p);
 	gpu_ok(c, c->ops->graph_begin(c->stream, &c->err));
-	gpu_ok(c, OP(c->stream, attention, &args, &c->err)); /* another result: its pack is made while recording */
+	gpu_ok(c, OP(c->stream, attention, &args, &c->err));
 	gpu_ok(c, c->ops->graph_end(c->stream, &graph, &c->err));
 	if (graph) gpu_ok(c, c->ops->graph_launch(graph, c->stream, &c->err));
 	gpu_compare(c, "out of a graph", &args.out, a.want, a.bound, 1, 0);
@@ -529,10 +541,12 @@ void gpu_check_attention_cudnn(struct gpu_check *c)
 		const struct shape shapes[] = {
 			{.head_dim = 128, .q_heads = 4, .kv_heads = 2, .block_tokens = 64, .seqs = 1, .rows = {64}, .kv_len = {64}},
 			{.head_dim = 256, .q_heads = 6, .kv_heads = 1, .block_tokens = 64, .seqs = 1, .rows = {200}, .kv_len = {200}},
-			{.head_dim = 256, .q_heads = 2, .kv_heads = 2, .block_tokens = 16, .seqs = 1, .rows = {33}, .kv_len = {513}},
+			{.head_dim = 256, .q_heads = 2, .kv_heads = 2, .block_tokens = 16, .seqs = 3, .rows = {33, 1, 70}, .kv_len = {513, 40, 70}},
 			{.head_dim = 128, .q_heads = 8, .kv_heads = 2, .block_tokens = 32, .seqs = 1, .rows = {129}, .kv_len = {300}, .scores = SCORES_STEEP},
 			{.head_dim = 64, .q_heads = 3, .kv_heads = 3, .block_tokens = 128, .seqs = 1, .rows = {65}, .kv_len = {1000}},
 			{.head_dim = 128, .q_heads = 4, .kv_heads = 1, .block_tokens = 64, .seqs = 4, .rows = {1, 1, 1, 70}, .kv_len = {90, 1, 300, 140}},
+			{.head_dim = 128, .q_heads = 4, .kv_heads = 1, .block_tokens = 64, .seqs = 6, .rows = {1, 200, 1, 7, 129, 2}, .kv_len = {90, 300, 1, 7, 1030, 900}},
+			{.head_dim = 256, .q_heads = 4, .kv_heads = 1, .block_tokens = 64, .seqs = 4, .rows = {128, 64, 65, 2}, .kv_len = {128, 65, 300, 200}},
 			{.head_dim = 96, .q_heads = 2, .kv_heads = 1, .block_tokens = 64, .seqs = 1, .rows = {2}, .kv_len = {2}},
 		};
 		for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
@@ -540,7 +554,6 @@ void gpu_check_attention_cudnn(struct gpu_check *c)
 			s.dtype = dtype, s.finite = true;
 			check_library(c, &s, true);
 		}
-		check_library(c, &(struct shape){.dtype = dtype, .head_dim = 128, .q_heads = 4, .kv_heads = 2, .block_tokens = 64, .seqs = 2, .rows = {40, 64}, .kv_len = {40, 64}}, false);
 		check_library(c, &(struct shape){.dtype = dtype, .head_dim = 128, .q_heads = 4, .kv_heads = 2, .block_tokens = 64, .window = 50, .seqs = 1, .rows = {64}, .kv_len = {90}}, false);
 		check_library(c, &(struct shape){.dtype = dtype, .head_dim = 128, .q_heads = 4, .kv_heads = 2, .block_tokens = 48, .seqs = 1, .rows = {64}, .kv_len = {90}}, false);
 	}

@@ -30,7 +30,7 @@ struct attention_params {
 	const void *kv; /* the layer's: [block][k|v][kv_head][block_tokens][D] */
 	int64_t q_stride, out_stride;
 	const int32_t *position, *row_start, *block_table;
-	int rows, seqs, max_blocks, block_tokens, blocks, max_kv_len;
+	int rows, seqs, max_seq_rows, max_blocks, block_tokens, blocks, max_kv_len;
 	int q_heads, kv_heads, group, head_dim;
 	float scale_log2; /* scale * log2(e): weights are powers of 2 */
 	int window;       /* 0: none */
@@ -97,10 +97,23 @@ extern const struct attention_kernel attention_cudnn;
  * the library said): it will not do. Not for the step path, but for the first step of its class (attention_cudnn.c). */
 enum status attention_cudnn_ready(const struct gpu_context *ctx, const struct attention_params *p, enum dtype dtype, struct error *err) NODISCARD;
 void attention_library_destroy(struct attention_library **library);
-/* attention_pages.cu: lengths and block table of sequence p->first_seq, written by a kernel: int32 rows at `lengths`, int32 keys ATTENTION_PAGES_KEYS bytes behind,
- * `blocks` entries at `table`. Device memory. */
-#define ATTENTION_PAGES_KEYS 16
-enum status attention_pages(const struct gpu_context *ctx, const struct attention_params *p, int32_t *lengths, int32_t *table, int blocks, struct error *err) NODISCARD;
+/* Lengths, offsets and block tables as a library wants them, for `seqs` sequences from number p->first_seq on; those behind the step's last have no rows. Device
+ * memory, 32-bit numbers behind one another. */
+struct attention_pages {
+	int32_t *rows, *keys;         /* [seqs] */
+	int32_t *q_start, *out_start; /* [seqs + 1], in elements */
+	int32_t *table;               /* [seqs][blocks] */
+	int seqs, blocks;
+};
+#define ATTENTION_PAGES_INTS(seqs, blocks) ((seqs) * (4 + (blocks)) + 2)
+static inline struct attention_pages attention_pages_at(void *room, int seqs, int blocks)
+{
+	int32_t *at = (int32_t *)room;
+	const struct attention_pages pages = {at, at + seqs, at + 2 * seqs, at + 3 * seqs + 1, at + 4 * seqs + 2, seqs, blocks};
+	return pages;
+}
+/* attention_pages.cu: written by a kernel. */
+enum status attention_pages_write(const struct gpu_context *ctx, const struct attention_params *p, const struct attention_pages *to, struct error *err) NODISCARD;
 
 /* device_ops: */
 int gpu_attention_variants(struct stream *stream, const struct attention_key *key, struct variant *out, int max);

@@ -15,11 +15,14 @@ static void write_variant(const struct gpu_context *context, const struct attent
 	if (way->splits) snprintf(out->mode, sizeof out->mode, "%d splits", way->splits);
 }
 
-/* A key as the kernels' can() sees it. */
+/* A key as the kernels' can() sees it: a prompt from its start, where it is of rows of a prompt. */
 static struct attention_params params_of(const struct attention_key *key)
 {
-	return (struct attention_params){.q_heads = key->q_heads, .kv_heads = key->kv_heads, .group = key->q_heads / key->kv_heads, .head_dim = key->head_dim,
-	                                 .rows = key->m, .seqs = key->prefill ? 1 : key->m, .block_tokens = ATTENTION_GROUP, .blocks = 1};
+	const int dim = key->head_dim;
+	return (struct attention_params){.q_heads = key->q_heads, .kv_heads = key->kv_heads, .group = key->q_heads / key->kv_heads, .head_dim = dim, .rows = key->m,
+	                                 .seqs = key->prefill ? 1 : key->m, .max_seq_rows = key->prefill ? key->m : 1, .max_kv_len = key->m, .block_tokens = ATTENTION_GROUP,
+	                                 .block_shift = 4, .blocks = key->m / ATTENTION_GROUP + 1, .q_stride = (int64_t)(key->q_heads + 2 * key->kv_heads) * dim,
+	                                 .out_stride = (int64_t)key->q_heads * dim};
 }
 
 /* Whether a kernel that is not always there can be listed; why not, the log is told. */
