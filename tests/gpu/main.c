@@ -15,15 +15,14 @@ struct family {
 	void (*check)(struct gpu_check *c);
 	void (*bench)(struct gpu_check *c); /* NULL: none */
 	size_t slot;                        /* in the table of ops; SIZE_MAX: not an op */
-	bool named;                         /* runs only when --op names it */
 };
 
 static const struct family families[] = {
-	{"device", gpu_check_device, NULL, SIZE_MAX, false},
-	{"comm", gpu_check_comm, NULL, SIZE_MAX, false},
-	{"prescreen", gpu_check_prescreen, NULL, SIZE_MAX, false},
-	{"attention_cudnn", gpu_check_attention_cudnn, gpu_bench_attention_cudnn, SIZE_MAX, true},
-#define X(op) {#op, gpu_check_##op, gpu_bench_##op, offsetof(struct op_table, op), false},
+	{"device", gpu_check_device, NULL, SIZE_MAX},
+	{"comm", gpu_check_comm, NULL, SIZE_MAX},
+	{"prescreen", gpu_check_prescreen, NULL, SIZE_MAX},
+	{"attention_cudnn", gpu_check_attention_cudnn, gpu_bench_attention_cudnn, SIZE_MAX},
+#define X(op) {#op, gpu_check_##op, gpu_bench_##op, offsetof(struct op_table, op)},
 	OP_LIST(X)
 	OP_FUSED_LIST(X)
 	X(gdn)
@@ -40,11 +39,11 @@ struct options {
 	int ordinal;
 };
 
-static bool chosen(const struct options *o, const struct family *f)
+static bool chosen(const struct options *o, const char *op)
 {
 	for (int i = 0; i < o->only_count; i++)
-		if (!strcmp(o->only[i], f->op)) return true;
-	return !o->only_count && !f->named;
+		if (!strcmp(o->only[i], op)) return true;
+	return !o->only_count;
 }
 
 static bool has_op(const struct gpu_check *c, const struct family *f)
@@ -109,7 +108,7 @@ static void run_bench(struct gpu_check *c, const struct options *o)
 	c->op = "read";
 	measure_read(c);
 	for (int i = 0; i < FAMILIES; i++) {
-		if (!chosen(o, &families[i]) || !families[i].bench || !has_op(c, &families[i])) continue;
+		if (!chosen(o, families[i].op) || !families[i].bench || !has_op(c, &families[i])) continue;
 		c->op = families[i].op;
 		families[i].bench(c);
 	}
@@ -174,13 +173,13 @@ int main(int argc, char **argv)
 		fprintf(stderr, "usage: check_gpu [--seed N] [--op NAME]... [--quick] [--device N] | --bench [--op NAME]... | --list\n");
 		return 2;
 	}
-	for (int i = 0; o.list && i < FAMILIES; i++) printf("%s%s%s\n", families[i].op, families[i].bench ? " (bench)" : "", families[i].named ? " (only when named)" : "");
+	for (int i = 0; o.list && i < FAMILIES; i++) printf("%s%s\n", families[i].op, families[i].bench ? " (bench)" : "");
 	if (o.list) return 0;
 	bool opened = open_devices(&c, &o);
 	if (opened) printf(GPU_NAME_TEXT " device %d: %s, seed %" PRIu64 "\n", o.ordinal, c.ops->flavour(c.device), c.seed);
 	if (opened && o.bench) run_bench(&c, &o);
 	for (int i = 0; opened && !o.bench && i < FAMILIES; i++)
-		if (chosen(&o, &families[i])) run_check(&c, &families[i]);
+		if (chosen(&o, families[i].op)) run_check(&c, &families[i]);
 	close_devices(&c);
 	if (!opened) c.failed++;
 	printf("%d passed, %d failed\n", c.passed, c.failed);

@@ -11,6 +11,8 @@
  *
  * What it takes: BF16 and F16, heads that are a multiple of 16 up to 256, blocks of a power of two, up to 64 sequences. No window, no invariant mode. All
  * else, and what the library has no plan for, goes to the kernel that the dispatch takes by itself.
+ * Values behind a sequence's last key in its last block, and in block 0, are read and weighed with 0: they must be finite, as a cache's are (its memory is
+ * zeroed), or the sequence's results are NaN. Keys there may be anything.
  */
 #include <dlfcn.h>
 #include <math.h>
