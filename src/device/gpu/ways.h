@@ -14,6 +14,7 @@
 #include "device/gpu/attention.h"
 #include "device/gpu/library.h"
 #include "device/gpu/linear.h"
+#include "device/gpu/moe_ways.h"
 #include "device/gpu/skinny.h"
 
 /* X(enumerator, name) */
@@ -65,6 +66,9 @@ struct dispatch {
 	struct attention_way attention_ran;
 	struct attention_library *attention_library; /* opened when its variant is first asked for; NULL: not yet, or not here */
 	bool attention_library_sought;
+	struct moe_preferred *moe; /* likewise */
+	int moe_count;
+	struct moe_way moe_ran;
 };
 
 /* What the stream prefers for this, or NULL. No allocation; constant but for a binary search. */
