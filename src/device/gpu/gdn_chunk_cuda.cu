@@ -1,7 +1,7 @@
 /* gdn_chunk_cuda.cu: the gated delta net in chunks of 64 rows on tensor cores (gdn_chunk.h), heads of 128, for sequences of 64 rows and more. Three kernels:
  *   inputs  convolution, silu, lengths: tiles of k, q and v of each chunk and head; the convolution's last inputs to the slot.
  *   pairs   per chunk and value head: decays, k k^T and q k^T, (I + A)^-1 by blocks.
- *   scan    per sequence and half a value head: its chunks one after the other, S in registers.
+ *   scan    per sequence and half a value head: its chunks one after the other, S in registers; norm and gate.
  *
  * Numerics. S, all sums, decays, rates and the inverse are f32. What goes into a product is f16 (11 bits, 8 times as fine as the bf16 that others take): q and k, of
  * length 1; entries of the inverse and pairs, at most 1; v, S, R and U, which are linear in v and S: a power of two per head and step brings a bound
@@ -32,7 +32,8 @@ struct gdn_chunk_params {
 	const void *qkvz, *ba;
 	void *out;
 	int64_t stride, ba_stride, out_stride;
-	const float *conv, *a_log, *dt_bias;
+	const float *conv, *a_log, *dt_bias, *norm;
+	float eps;
 	char *state; /* of this layer, in slot 0 */
 	int64_t slot_bytes, inputs_at;
 	const int32_t *row_start, *read, *write;
@@ -52,16 +53,19 @@ GPU_DEVICE int gdn_first_place(const gdn_chunk_params &p, int seq)
 	return p.row_start[seq] / CHUNK + seq;
 }
 
-/* The whole block. */
+/* All lanes of a wave. */
 GPU_DEVICE gdn_place gdn_find(const gdn_chunk_params &p, int place)
 {
-	gdn_place at = {-1, 0, 0, 0, 0};
-	for (int base = 0; base < p.seqs; base += (int)blockDim.x) {
-		const int seq = base + (int)threadIdx.x;
-		at.seq += __syncthreads_count(seq < p.seqs && gdn_first_place(p, seq) <= place);
+	gdn_place at = {0, 0, 0, 0, 0};
+	for (int base = 0; base < p.seqs; base += 32) {
+		const int seq = base + (int)threadIdx.x % 32, last = seq < p.seqs ? seq : p.seqs - 1, start = p.row_start[last], end = p.row_start[last + 1];
+		const int before = __popc((uint32_t)gpu_ballot(seq < p.seqs && start / CHUNK + seq <= place)); /* they ascend */
+		if (before == 0) break;
+		at.seq = base + before - 1;
+		at.start = gpu_shfl(start, before - 1), at.count = gpu_shfl(end, before - 1) - at.start;
+		if (before < 32) break;
 	}
-	at.start = p.row_start[at.seq], at.count = p.row_start[at.seq + 1] - at.start;
-	at.first = (place - gdn_first_place(p, at.seq)) * CHUNK;
+	at.first = (place - at.start / CHUNK - at.seq) * CHUNK;
 	if (at.count >= CHUNK && at.first < at.count) at.rows = at.count - at.first < CHUNK ? at.count - at.first : CHUNK;
 	return at;
 }
@@ -127,8 +131,12 @@ template <typename T> __global__ void __launch_bounds__(INPUT_THREADS) gdn_input
 	gpu_wait_previous();
 	gpu_start_next();
 	if (!at.rows) return;
-	const int read = p.read[at.seq], write = p.write[at.seq], first = at.first + wave * INPUT_ROWS;
-	const T *before = read < 0 ? nullptr : (const T *)(p.state + read * p.slot_bytes + p.inputs_at);
+	const int first = at.first + wave * INPUT_ROWS;
+	const T *before = nullptr;
+	if (first == 0) {
+		const int read = p.read[at.seq];
+		if (read >= 0) before = (const T *)(p.state + read * p.slot_bytes + p.inputs_at);
+	}
 	float x[INPUT_ROWS + TAPS - 1][4];
 	GPU_UNROLL for (int r = 0; r < INPUT_ROWS + TAPS - 1; r++) gdn_load_input<T>(p, at, before, channel, channels, first + r - (TAPS - 1), x[r]);
 	float peak = 0;
@@ -159,9 +167,11 @@ template <typename T> __global__ void __launch_bounds__(INPUT_THREADS) gdn_input
 		gdn_put_values(p.values + item * TILE, tile, x, gdn_power(-gdn_excess(peak, VALUE_BITS)));
 		if (threadIdx.x == 0) p.peaks[item] = peak;
 	}
-	if (write == 0 || at.first + at.rows < at.count || wave >= p.taps - 1) return;
-	float last[4];
-	gdn_load_input<T>(p, at, before, channel, channels, at.count - (p.taps - 1) + wave, last);
+	if (at.first + at.rows < at.count || wave >= p.taps - 1) return;
+	const int write = p.write[at.seq];
+	if (write == 0) return;
+	float last[4]; /* a sequence that goes in chunks has more rows than taps */
+	gdn_load_input<T>(p, at, nullptr, channel, channels, at.count - (p.taps - 1) + wave, last);
 	gpu_store<4>((T *)(p.state + write * p.slot_bytes + p.inputs_at) + (int64_t)wave * channels + channel, last);
 }
 
@@ -248,6 +258,11 @@ GPU_DEVICE void gdn_weigh_pairs(gdn_pairs_shared &m, const float (*kk)[4], const
 	GPU_UNROLL for (int n = 0; n < CHUNK / 8; n++)
 		GPU_UNROLL for (int r = 0; r < 2; r++) {
 			const int i = wave * 16 + g + r * 8, j = n * 8 + 2 * c;
+			uint32_t *pair = (uint32_t *)(m.pairs + i * 64 + (n ^ i % 8) * 8 + 2 * c);
+			if (n >= 2 * wave + 2) { /* nobody reads A there */
+				*pair = 0;
+				continue;
+			}
 			float a[2], o[2];
 			GPU_UNROLL for (int e = 0; e < 2; e++) {
 				const float decay = j + e <= i ? tensor_exp2(m.log2_decay[i] - m.log2_decay[j + e]) : 0.0f;
@@ -255,7 +270,7 @@ GPU_DEVICE void gdn_weigh_pairs(gdn_pairs_shared &m, const float (*kk)[4], const
 				o[e] = j + e <= i ? SCALE * decay * qk[n][2 * r + e] : 0.0f;
 			}
 			*(float2 *)(m.a + i * LINE + j) = make_float2(a[0], a[1]);
-			*(uint32_t *)(m.pairs + i * 64 + (n ^ i % 8) * 8 + 2 * c) = tensor_pack<f16>(o[0], o[1]);
+			*pair = tensor_pack<f16>(o[0], o[1]);
 		}
 }
 
@@ -277,11 +292,11 @@ GPU_DEVICE void gdn_invert_diagonal(gdn_pairs_shared &m)
 	}
 }
 
-/* out[ROWS rows from `row`][4 columns from `column`] = sign * left right over COUNT; all LINE floats a row. */
-template <int ROWS, int COUNT> GPU_TEMPLATE void gdn_multiply(float *out, const float *left, const float *right, int row, int column, float sign)
+/* out[ROWS rows from `row`][4 columns from `column`] = sign * left right over [from, to); all LINE floats a row. */
+template <int ROWS> GPU_TEMPLATE void gdn_multiply(float *out, const float *left, const float *right, int row, int column, int from, int to, float sign)
 {
 	float sum[ROWS][4] = {};
-	GPU_UNROLL for (int k = 0; k < COUNT; k += 4) {
+	_Pragma("unroll 2") for (int k = from; k < to; k += 4) {
 		float l[ROWS][4], r[4][4];
 		GPU_UNROLL for (int i = 0; i < ROWS; i++) gpu_load<4>(left + (row + i) * LINE + k, l[i]);
 		GPU_UNROLL for (int i = 0; i < 4; i++) gpu_load<4>(right + (k + i) * LINE + column, r[i]);
@@ -297,16 +312,17 @@ template <int ROWS, int COUNT> GPU_TEMPLATE void gdn_multiply(float *out, const 
 /* (I + A)^-1 to m.x, zeros in the upper triangles of its two blocks of 32. Of blocks: X11 = B11^-1, X22 = B22^-1, X21 = - X22 A21 X11. */
 GPU_DEVICE void gdn_invert(gdn_pairs_shared &m)
 {
-	const int t = (int)threadIdx.x, pair = t / 64 * 32, at = pair * LINE + pair; /* of a block of 32 */
+	const int t = (int)threadIdx.x, wave = t / 32, pair = t / 64 * 32, at = pair * LINE + pair; /* of a block of 32 */
 	gdn_invert_diagonal(m);
 	gpu_sync();
-	gdn_multiply<1, 16>(m.product + t / 64 * 16 * LINE, m.a + at + 16 * LINE, m.x + at, t % 64 / 4, t % 4 * 4, 1);
+	gdn_multiply<1>(m.product + t / 64 * 16 * LINE, m.a + at + 16 * LINE, m.x + at, t % 64 / 4, t % 4 * 4, 0, 16, 1);
 	gpu_sync();
-	gdn_multiply<1, 16>(m.x + at + 16 * LINE, m.x + at + 16 * LINE + 16, m.product + t / 64 * 16 * LINE, t % 64 / 4, t % 4 * 4, -1);
+	gdn_multiply<1>(m.x + at + 16 * LINE, m.x + at + 16 * LINE + 16, m.product + t / 64 * 16 * LINE, t % 64 / 4, t % 4 * 4, 0, 16, -1);
 	gpu_sync();
-	gdn_multiply<2, 32>(m.product, m.a + 32 * LINE, m.x, t / 8 * 2, t % 8 * 4, 1);
+	/* X11 is nothing above its diagonal, X22 right of it: waves share the columns of the first product, and the rows of the second. */
+	gdn_multiply<2>(m.product, m.a + 32 * LINE, m.x, t % 32 / 2 * 2, wave * 8 + t % 2 * 4, wave * 8, 32, 1);
 	gpu_sync();
-	gdn_multiply<2, 32>(m.x + 32 * LINE, m.x + 32 * LINE + 32, m.product, t / 8 * 2, t % 8 * 4, -1);
+	gdn_multiply<2>(m.x + 32 * LINE, m.x + 32 * LINE + 32, m.product, t / 8 * 2, t % 8 * 4, 0, wave * 8 + 8, -1);
 	gpu_sync();
 }
 
@@ -347,16 +363,19 @@ template <typename T> __global__ void __launch_bounds__(PAIR_THREADS) gdn_pairs_
 
 /* ---- scan */
 
+/* Warpgroups of the scan, and waves of the ones that count. */
+enum { SCAN_COPIES, SCAN_CONSUMES, SCAN_ENDS, SCAN_GROUPS };
+#define SCAN_THREADS (SCAN_GROUPS * 128)
 #define SCAN_WAVES 4
-#define SCAN_THREADS (SCAN_WAVES * 32 + 32)
 #define STAGES 3
-#define OUT_LINE 24 /* elements between rows of a wave's output: 16 and padding */
+#define OUT_LINE 72 /* elements between rows of o: 64 and padding */
 
-/* Shared memory, bytes: stages, each k, q, inverse, pairs; then rates of each, outputs of each wave, peaks, barriers. */
+/* Shared memory, bytes: stages, each k, q, inverse, pairs; rates of each; o of two chunks; sums of its squares, [2 chunks][2 halves][64]; maxima; barriers. */
 struct gdn_scan_shared {
 	static constexpr uint32_t queries = 2 * PANEL, inverse = 4 * PANEL, pairs = 5 * PANEL, stage = 6 * PANEL;
 	static constexpr uint32_t rates = STAGES * stage, rates_bytes = GDN_RATES * 4, out = rates + STAGES * rates_bytes, out_bytes = CHUNK * OUT_LINE * 2;
-	static constexpr uint32_t peaks = out + SCAN_WAVES * out_bytes, barriers = peaks + 2 * SCAN_WAVES * 4, bytes = barriers + 2 * STAGES * 8 + 1024;
+	static constexpr uint32_t sums = out + 2 * out_bytes, sums_bytes = CHUNK * 4, tops = sums + 4 * sums_bytes, barriers = tops + 128;
+	static constexpr uint32_t bytes = barriers + 8 * (2 * STAGES + 5) + 1024;
 };
 
 GPU_DEVICE void gdn_copy(uint32_t to, const void *from, uint32_t bytes, uint32_t barrier)
@@ -369,8 +388,13 @@ struct gdn_scan_job {
 	int head, half, start, count, place, chunks;
 	uint32_t shared;
 	unsigned char *memory; /* the same */
-	__device__ __forceinline__ uint32_t full(int stage) const { return shared + gdn_scan_shared::barriers + (uint32_t)stage * 8; }
-	__device__ __forceinline__ uint32_t empty(int stage) const { return full(STAGES + stage); }
+	float up, down;        /* S, v, R, U and o are times `down`, a power of two, inside; up its inverse */
+	__device__ __forceinline__ uint32_t barrier(int i) const { return shared + gdn_scan_shared::barriers + (uint32_t)i * 8; }
+	__device__ __forceinline__ uint32_t full(int stage) const { return barrier(stage); }
+	__device__ __forceinline__ uint32_t empty(int stage) const { return barrier(STAGES + stage); }
+	__device__ __forceinline__ uint32_t out_full(int turn) const { return barrier(2 * STAGES + turn); }
+	__device__ __forceinline__ uint32_t out_empty(int turn) const { return barrier(2 * STAGES + 2 + turn); }
+	__device__ __forceinline__ uint32_t summed() const { return barrier(2 * STAGES + 4); }
 };
 
 GPU_DEVICE void gdn_produce(const gdn_chunk_params &p, const gdn_scan_job &job)
@@ -393,33 +417,36 @@ GPU_DEVICE void gdn_produce(const gdn_chunk_params &p, const gdn_scan_job &job)
 /* This lane's v of a chunk. */
 GPU_DEVICE void gdn_load_values(gpu_vec16 *value, const gdn_chunk_params &p, const gdn_scan_job &job, int chunk)
 {
-	const f16 *from = p.values + ((int64_t)(job.place + chunk) * p.v_heads + job.head) * TILE + job.half * (TILE / 2) + (int)threadIdx.x / 32 * (TILE / 8);
-	GPU_UNROLL for (int i = 0; i < CHUNK / 16; i++) value[i] = *(const gpu_vec16 *)(from + (i * 32 + (int)threadIdx.x % 32) * 8);
+	const int wave = (int)threadIdx.x / 32 % SCAN_WAVES, lane = (int)threadIdx.x % 32;
+	const f16 *from = p.values + ((int64_t)(job.place + chunk) * p.v_heads + job.head) * TILE + (job.half * SCAN_WAVES + wave) * (TILE / 8);
+	GPU_UNROLL for (int i = 0; i < CHUNK / 16; i++) value[i] = *(const gpu_vec16 *)(from + (i * 32 + lane) * 8);
 }
 
-/* The exponent of the power of two that S, v, R and U are divided by: a bound of all columns of S in this step stays below 2^STATE_BITS. The consumers. */
+/* The exponent of the power of two that S, v, R and U are divided by: a bound of all columns of S in this step stays below 2^STATE_BITS. The block; s: what the
+ * thread has of S. */
 GPU_DEVICE int gdn_scan_exponent(const gdn_chunk_params &p, const gdn_scan_job &job, const float *s)
 {
-	float *shared = (float *)(job.memory + gdn_scan_shared::peaks), top = 0, sum = 0;
+	constexpr int waves = SCAN_THREADS / 32;
+	float *shared = (float *)(job.memory + gdn_scan_shared::tops), top = 0, sum = 0;
 	GPU_UNROLL for (int i = 0; i < DIM / 2; i++) top = fmaxf(top, fabsf(s[i]));
-	for (int c = (int)threadIdx.x; c < job.chunks; c += SCAN_WAVES * 32) sum += p.peaks[(int64_t)(job.place + c) * p.v_heads + job.head];
+	for (int c = (int)threadIdx.x; c < job.chunks; c += SCAN_THREADS) sum += p.peaks[(int64_t)(job.place + c) * p.v_heads + job.head];
 	top = gpu_warp_max(top), sum = gpu_warp_sum(sum);
-	if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = top, shared[SCAN_WAVES + threadIdx.x / 32] = sum;
-	barrier_threads(1, SCAN_WAVES * 32);
+	if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = top, shared[waves + threadIdx.x / 32] = sum;
+	gpu_sync();
 	top = sum = 0;
-	GPU_UNROLL for (int i = 0; i < SCAN_WAVES; i++) top = fmaxf(top, shared[i]), sum += shared[SCAN_WAVES + i];
+	GPU_UNROLL for (int i = 0; i < waves; i++) top = fmaxf(top, shared[i]), sum += shared[waves + i];
 	return gdn_excess(top / SCALE + CHUNK * sum, STATE_BITS); /* a column's length is at most sqrt(DIM) times its largest element */
 }
 
 /* S of the lane to and from the slot: columns 16 wave + g and + 8 of this half, rows 8 n + 2 c and + 1. */
-template <bool STORE> GPU_TEMPLATE void gdn_move_state(float *s, float *state, const gdn_scan_job &job, float scale)
+template <bool STORE> GPU_TEMPLATE void gdn_move_state(float *s, float *state, const gdn_scan_job &job)
 {
-	const int g = (int)threadIdx.x % 32 / 4, c = (int)threadIdx.x % 4;
-	float *at = state + (job.head * DIM + job.half * 64 + (int)threadIdx.x / 32 * 16 + g) * DIM + 2 * c;
+	const int g = (int)threadIdx.x % 32 / 4, c = (int)threadIdx.x % 4, wave = (int)threadIdx.x / 32 % SCAN_WAVES;
+	float *at = state + (job.head * DIM + job.half * 64 + wave * 16 + g) * DIM + 2 * c;
 	GPU_UNROLL for (int n = 0; n < DIM / 8; n++)
 		GPU_UNROLL for (int r = 0; r < 2; r++) {
 			float *pair = s + 4 * n + 2 * r;
-			if (STORE) *(float2 *)(at + r * 8 * DIM + n * 8) = make_float2(pair[0] * scale, pair[1] * scale);
+			if (STORE) *(float2 *)(at + r * 8 * DIM + n * 8) = make_float2(pair[0], pair[1]);
 			else {
 				const float2 v = *(const float2 *)(at + r * 8 * DIM + n * 8);
 				pair[0] = v.x, pair[1] = v.y;
@@ -432,26 +459,6 @@ GPU_DEVICE void gdn_pin_fragments(uint32_t *r, int n)
 	GPU_UNROLL for (int i = 0; i < n; i++) asm volatile("" : "+r"(r[i])::"memory");
 }
 
-/* out of the wave's 16 columns: through shared memory, where rows and columns change places. */
-template <typename T> GPU_TEMPLATE void gdn_put_out(const gdn_chunk_params &p, const gdn_scan_job &job, int chunk, const float *o, float scale)
-{
-	const int wave = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32, left = job.count - chunk * CHUNK;
-	const T *tile = (const T *)(job.memory + gdn_scan_shared::out + (uint32_t)wave * gdn_scan_shared::out_bytes);
-	const uint32_t to = tensor_shared_address(tile);
-	gpu_warp_sync();
-	GPU_UNROLL for (int n = 0; n < CHUNK / 16; n++) {
-		uint32_t r[4];
-		GPU_UNROLL for (int i = 0; i < 4; i++) r[i] = tensor_pack<T>(o[8 * n + 2 * i] * scale, o[8 * n + 2 * i + 1] * scale);
-		tensor_store4_transposed(to + (uint32_t)((n * 16 + lane / 16 * 8 + lane % 8) * OUT_LINE + lane / 8 % 2 * 8) * 2, r);
-	}
-	gpu_warp_sync();
-	T *out = (T *)p.out + (int64_t)(job.start + chunk * CHUNK) * p.out_stride + job.head * DIM + job.half * 64 + wave * 16 + lane % 2 * 8;
-	GPU_UNROLL for (int i = 0; i < CHUNK / 16; i++) {
-		const int t = i * 16 + lane / 2;
-		if (t < left) *(gpu_vec16 *)(out + t * p.out_stride) = *(const gpu_vec16 *)(tile + t * OUT_LINE + lane % 2 * 8);
-	}
-}
-
 /* d (+)= fragments [STEPS] times the transpose of a tile of 64 rows. */
 template <int STEPS> GPU_TEMPLATE void gdn_product(float *d, const uint32_t (*a)[4], uint32_t tile, bool add)
 {
@@ -460,27 +467,39 @@ template <int STEPS> GPU_TEMPLATE void gdn_product(float *d, const uint32_t (*a)
 	wide_commit();
 }
 
-template <typename T> GPU_TEMPLATE void gdn_consume(const gdn_chunk_params &p, const gdn_scan_job &job, float *s, int exponent)
+/* The wave's 16 columns of o, packed, to those who end the chunk; rows and columns change places. The chunk's tiles are done with. */
+GPU_DEVICE void gdn_hand_out(const gdn_scan_job &job, int chunk, const uint32_t (*o)[4])
+{
+	const int wave = (int)threadIdx.x / 32 % SCAN_WAVES, lane = (int)threadIdx.x % 32, turn = chunk % 2;
+	const uint32_t to = job.shared + gdn_scan_shared::out + (uint32_t)turn * gdn_scan_shared::out_bytes + (uint32_t)(wave * 16) * 2;
+	barrier_wait(job.out_empty(turn), chunk / 2 % 2 ^ 1);
+	GPU_UNROLL for (int n = 0; n < CHUNK / 16; n++)
+		tensor_store4_transposed(to + (uint32_t)((n * 16 + lane / 16 * 8 + lane % 8) * OUT_LINE + lane / 8 % 2 * 8) * 2, o[n]);
+	gpu_warp_sync();
+	if (lane == 0) barrier_arrive(job.out_full(turn)), barrier_arrive(job.empty(chunk % STAGES));
+}
+
+template <typename T> GPU_TEMPLATE void gdn_consume(const gdn_chunk_params &p, const gdn_scan_job &job, float *s)
 {
 	using m = gdn_scan_shared;
 	const int c2 = (int)threadIdx.x % 4 * 2;
-	const float up = gdn_power(exponent), down = gdn_power(-exponent);
-	uint32_t a[DIM / 16][4], r16[CHUNK / 16][4], d16[CHUNK / 16][4];
+	uint32_t a[DIM / 16][4], r16[CHUNK / 16][4], d16[CHUNK / 16][4], out[CHUNK / 16][4];
 	float x[CHUNK / 2], o[CHUNK / 2];
 	gpu_vec16 value[CHUNK / 16];
-	GPU_UNROLL for (int i = 0; i < DIM / 2; i++) s[i] *= down;
+	GPU_UNROLL for (int i = 0; i < DIM / 2; i++) s[i] *= job.down;
+	GPU_UNROLL for (int i = 0; i < DIM / 4; i++) a[i / 4][i % 4] = tensor_pack<f16>(s[2 * i], s[2 * i + 1]);
 	gdn_load_values(value, p, job, 0);
 	float peak = p.peaks[(int64_t)job.place * p.v_heads + job.head];
 	for (int chunk = 0; chunk < job.chunks; chunk++) {
 		const int stage = chunk % STAGES;
 		const uint32_t tiles = job.shared + (uint32_t)stage * m::stage;
 		const float *rates = (const float *)(job.memory + m::rates + (uint32_t)stage * m::rates_bytes) + c2;
-		GPU_UNROLL for (int i = 0; i < DIM / 4; i++) a[i / 4][i % 4] = tensor_pack<f16>(s[2 * i], s[2 * i + 1]);
 		barrier_wait(job.full(stage), chunk / STAGES % 2);
 		wide_fence();
 		gdn_product<DIM / 16>(x, a, tiles, false);
 		gdn_product<DIM / 16>(o, a, tiles + m::queries, false);
-		const float widen = gdn_power(gdn_excess(peak, VALUE_BITS)) * down;
+		if (chunk) gdn_hand_out(job, chunk - 1, out);
+		const float widen = gdn_power(gdn_excess(peak, VALUE_BITS)) * job.down;
 		wide_wait<1>();
 		wide_pin<CHUNK / 2>(x);
 		GPU_UNROLL for (int n = 0; n < CHUNK / 8; n++) {
@@ -514,55 +533,124 @@ template <typename T> GPU_TEMPLATE void gdn_consume(const gdn_chunk_params &p, c
 			d16[i / 4][i % 4] = tensor_pack<f16>(x[2 * i] * rest.x, x[2 * i + 1] * rest.y);
 		}
 		wide_fence();
-		gdn_product<CHUNK / 16>(o, r16, tiles + m::pairs, true);
 		GPU_UNROLL for (int step = 0; step < CHUNK / 16; step++) wide_mma<f16, DIM>(s, d16[step], wide_tile(tiles + (uint32_t)step * 2048, PANEL, 1024), true);
 		wide_commit();
+		gdn_product<CHUNK / 16>(o, r16, tiles + m::pairs, true);
 		wide_wait<1>();
-		wide_pin<CHUNK / 2>(o);
-		gdn_pin_fragments(r16[0], CHUNK / 4);
-		gdn_put_out<T>(p, job, chunk, o, up);
-		wide_wait<0>();
 		wide_pin<DIM / 2>(s);
 		gdn_pin_fragments(d16[0], CHUNK / 4);
-		if (threadIdx.x % 32 == 0) barrier_arrive(job.empty(stage));
+		GPU_UNROLL for (int i = 0; i < DIM / 4; i++) a[i / 4][i % 4] = tensor_pack<f16>(s[2 * i], s[2 * i + 1]);
+		wide_wait<0>();
+		wide_pin<CHUNK / 2>(o);
+		gdn_pin_fragments(r16[0], CHUNK / 4);
+		GPU_UNROLL for (int i = 0; i < CHUNK / 4; i++) out[i / 4][i % 4] = tensor_pack<T>(o[2 * i], o[2 * i + 1]); /* handed out during the next products */
 	}
-	GPU_UNROLL for (int i = 0; i < DIM / 2; i++) s[i] *= up;
+	gdn_hand_out(job, job.chunks - 1, out);
+	GPU_UNROLL for (int i = 0; i < DIM / 2; i++) s[i] *= job.up;
 }
 
-/* Block (half of a value head, sequence): four waves with 16 columns of S each, transposed, S in their registers; a fifth copies tiles ahead. Wave w, lane (g, c): columns
- * 16 w + g and + 8, contraction and rows of the chunk at 8 n + 2 c, + 1, so that results of one product are the next one's operand as they lie. Bound: of
- * one sequence the chain of four products a chunk, with many the products. */
+/* Sums of squares of this half's rows to both blocks; returns when both halves' are here. sums: [2 halves][64] of this chunk. */
+GPU_DEVICE void gdn_share_sums(const gdn_scan_job &job, int chunk, const float *square, bool mine, int row)
+{
+	const uint32_t at = job.shared + gdn_scan_shared::sums + (uint32_t)(chunk % 2 * 2 + job.half) * gdn_scan_shared::sums_bytes;
+	GPU_UNROLL for (int block = 0; block < 2; block++) {
+		const uint32_t to = cluster_address(at, block);
+		GPU_UNROLL for (int i = 0; i < 4; i++)
+			if (mine) cluster_store(to + (uint32_t)(row + 16 * i) * 4, square[i]);
+	}
+	gpu_warp_sync();
+	if (threadIdx.x % 32 < 2) cluster_barrier_arrive(cluster_address(job.summed(), (int)threadIdx.x % 32));
+	cluster_barrier_wait(job.summed(), chunk % 2);
+}
+
+/* Norm and gate: thread t has columns t % 8 * 8, + 8 of rows t / 8 + 16 i. */
+template <typename T> GPU_TEMPLATE void gdn_end(const gdn_chunk_params &p, const gdn_scan_job &job)
+{
+	using m = gdn_scan_shared;
+	const int t = (int)threadIdx.x % 128, column = job.head * DIM + job.half * 64 + t % 8 * 8, row = t / 8;
+	float weight[8];
+	gpu_load<8>(p.norm + job.half * 64 + t % 8 * 8, weight);
+	for (int chunk = 0; chunk < job.chunks; chunk++) {
+		const int left = job.count - chunk * CHUNK, turn = chunk % 2;
+		const T *z = (const T *)p.qkvz + (int64_t)(job.start + chunk * CHUNK) * p.stride + (2 * p.k_heads + p.v_heads) * DIM + column;
+		const T *from = (const T *)(job.memory + m::out + (uint32_t)turn * m::out_bytes) + t % 8 * 8;
+		T *out = (T *)p.out + (int64_t)(job.start + chunk * CHUNK) * p.out_stride + column;
+		gpu_vec16 gate[4], o[4];
+		float square[4] = {};
+		GPU_UNROLL for (int i = 0; i < 4; i++)
+			if (row + 16 * i < left) gate[i] = *(const gpu_vec16 *)(z + (row + 16 * i) * p.stride);
+		barrier_wait(job.out_full(turn), chunk / 2 % 2);
+		GPU_UNROLL for (int i = 0; i < 4; i++) {
+			float v[8];
+			o[i] = *(const gpu_vec16 *)(from + (row + 16 * i) * OUT_LINE);
+			gpu_widen16<T>(o[i], v);
+			GPU_UNROLL for (int e = 0; e < 8; e++) v[e] *= job.up, square[i] = gpu_fma(v[e], v[e], square[i]);
+			GPU_UNROLL for (int mask = 1; mask < 8; mask *= 2) square[i] += gpu_shfl_xor(square[i], mask);
+		}
+		gpu_warp_sync();
+		if (t % 32 == 0) barrier_arrive(job.out_empty(turn));
+		gdn_share_sums(job, chunk, square, t % 8 == 0, row);
+		const float *sums = (const float *)(job.memory + m::sums + (uint32_t)(chunk % 2) * 2 * m::sums_bytes);
+		GPU_UNROLL for (int i = 0; i < 4; i++) {
+			if (row + 16 * i >= left) continue;
+			const float r = job.up * rsqrtf((sums[row + 16 * i] + sums[CHUNK + row + 16 * i]) / DIM + p.eps);
+			float v[8], g[8];
+			gpu_widen16<T>(o[i], v);
+			gpu_widen16<T>(gate[i], g);
+			GPU_UNROLL for (int e = 0; e < 8; e++) v[e] = __fdividef(g[e], 1.0f + tensor_exp2(-LOG2_E * g[e])) * (v[e] * r * weight[e]);
+			gpu_store<8>(out + (row + 16 * i) * p.out_stride, v);
+		}
+	}
+}
+
+/* Cluster of two blocks: the halves of a value head; of one sequence. Three warpgroups: one copies tiles ahead; one has S, transposed, in registers, wave w columns 16 w to
+ * + 15, and does the products; one makes norm and gate of their o. Lane (g, c) of a wave: columns g and + 8, contraction and rows of the chunk at 8 n + 2 c, + 1, so that
+ * results of one product are the next one's operand as they lie. Bound: of one sequence the chain of four products a chunk, with many the products. */
 template <typename T> __global__ void __launch_bounds__(SCAN_THREADS, 1) gdn_scan_kernel(const gdn_chunk_params p)
 {
 	GPU_DYNAMIC_SHARED(dynamic);
-	const int seq = (int)blockIdx.y;
+	const int seq = (int)blockIdx.y, group = (int)threadIdx.x / 128;
 	gdn_scan_job job;
 	job.head = (int)blockIdx.x / 2, job.half = (int)blockIdx.x % 2;
 	job.start = p.row_start[seq], job.count = p.row_start[seq + 1] - job.start;
 	job.place = gdn_first_place(p, seq), job.chunks = (job.count + CHUNK - 1) / CHUNK;
 	job.memory = dynamic + (1024 - tensor_shared_address(dynamic) % 1024) % 1024;
 	job.shared = tensor_shared_address(job.memory);
-	if (job.count < CHUNK) {
+	if (job.count < CHUNK) { /* both blocks */
 		gpu_wait_previous();
 		return;
 	}
 	if (threadIdx.x == 0) {
 		for (int stage = 0; stage < STAGES; stage++) barrier_init(job.full(stage), 1), barrier_init(job.empty(stage), SCAN_WAVES);
+		for (int turn = 0; turn < 2; turn++) barrier_init(job.out_full(turn), SCAN_WAVES), barrier_init(job.out_empty(turn), SCAN_WAVES);
+		barrier_init(job.summed(), 2 * SCAN_WAVES);
 		barrier_init_done();
 	}
 	const int read = p.read[seq], write = p.write[seq];
 	float s[DIM / 2] = {};
 	/* What an earlier step left is as old as weights. */
-	if (threadIdx.x < SCAN_WAVES * 32 && read >= 0) gdn_move_state<false>(s, (float *)(p.state + read * p.slot_bytes), job, 1);
-	gpu_sync();
+	if (group == SCAN_CONSUMES && read >= 0) gdn_move_state<false>(s, (float *)(p.state + read * p.slot_bytes), job);
+	cluster_arrive();
+	cluster_wait(); /* the other block's barriers are there */
 	gpu_wait_previous();
 	gpu_start_next();
-	if (threadIdx.x >= SCAN_WAVES * 32) {
-		if (threadIdx.x == SCAN_WAVES * 32) gdn_produce(p, job);
-		return;
+	const int exponent = gdn_scan_exponent(p, job, s);
+	job.up = gdn_power(exponent), job.down = gdn_power(-exponent);
+	/* 40 + 240 + 224 = 3 * 168, what the launch has; more would wait for ever */
+	if (group == SCAN_COPIES) {
+		asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
+		if (threadIdx.x == 0) gdn_produce(p, job);
+		gpu_warp_sync();
+	} else if (group == SCAN_CONSUMES) {
+		asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
+		gdn_consume<T>(p, job, s);
+		if (write) gdn_move_state<true>(s, (float *)(p.state + write * p.slot_bytes), job);
+	} else {
+		asm volatile("setmaxnreg.inc.sync.aligned.u32 224;");
+		gdn_end<T>(p, job);
 	}
-	gdn_consume<T>(p, job, s, gdn_scan_exponent(p, job, s));
-	if (write) gdn_move_state<true>(s, (float *)(p.state + write * p.slot_bytes), job, 1);
+	cluster_arrive();
+	cluster_wait(); /* nobody writes to a block that is gone */
 }
 
 /* ---- launcher */
@@ -576,7 +664,7 @@ template <typename T> static gpu_error gdn_chunk_run(const struct gpu_context *c
 	if (code != GPU_OK) return code;
 	code = GPU_LAUNCH(gdn_pairs_kernel<T>, dim3((unsigned)p.v_heads, (unsigned)places), dim3(PAIR_THREADS), 0, context->stream, p);
 	if (code != GPU_OK) return code;
-	return GPU_LAUNCH(gdn_scan_kernel<T>, dim3((unsigned)(2 * p.v_heads), (unsigned)p.seqs), dim3(SCAN_THREADS), gdn_scan_shared::bytes, context->stream, p);
+	return gpu_launch_clusters(gdn_scan_kernel<T>, 2, dim3((unsigned)(2 * p.v_heads), (unsigned)p.seqs), dim3(SCAN_THREADS), gdn_scan_shared::bytes, context->stream, p);
 }
 
 extern "C" gpu_error gdn_chunk_launch(const struct gpu_context *context, const struct gdn_args *a)
@@ -585,7 +673,7 @@ extern "C" gpu_error gdn_chunk_launch(const struct gpu_context *context, const s
 	const struct gdn_workspace w = gdn_workspace(a->rows->rows, a->rows->seqs, l->k_heads, l->v_heads);
 	char *memory = (char *)context->workspace;
 	const gdn_chunk_params p = {
-		a->qkvz.data, a->ba.data, a->out.data, a->qkvz.row_stride, a->ba.row_stride, a->out.row_stride, a->conv, a->a_log, a->dt_bias,
+		a->qkvz.data, a->ba.data, a->out.data, a->qkvz.row_stride, a->ba.row_stride, a->out.row_stride, a->conv, a->a_log, a->dt_bias, a->norm, a->eps,
 		(char *)gdn_state(a->cache, a->layer, 0), (int64_t)gdn_slot_bytes(l), (int64_t)gdn_s_bytes(l), a->rows->row_start, a->rows->state_read,
 		a->rows->state_write, a->rows->seqs, l->k_heads, l->v_heads, l->conv_kernel, (f16 *)(memory + w.keys), (f16 *)(memory + w.queries),
 		(f16 *)(memory + w.values), (f16 *)(memory + w.inverse), (f16 *)(memory + w.pairs), (float *)(memory + w.rates), (float *)(memory + w.peaks)};
