@@ -6,7 +6,6 @@
 #define ALIGN ((size_t)256)
 
 #ifdef GPU_CUDA
-gpu_error gdn_chunk_launch(const struct gpu_context *context, const struct gdn_args *args);
 const gdn_chunk_launcher gdn_launch_chunks = gdn_chunk_launch;
 #else
 const gdn_chunk_launcher gdn_launch_chunks = NULL;
