@@ -49,5 +49,6 @@ bool gdn_wants_chunks(const struct gdn_args *args, size_t workspace_bytes)
 	const struct step_rows *rows = args->rows;
 	if (rows->max_seq_rows < GDN_CHUNK || (l->dtype != DTYPE_F16 && l->dtype != DTYPE_BF16)) return false;
 	if (l->k_dim != GDN_CHUNK_DIM || l->v_dim != GDN_CHUNK_DIM || l->conv_kernel > GDN_CHUNK_TAPS) return false;
+	if ((uintptr_t)args->conv % 16 || (uintptr_t)args->norm % 16) return false;
 	return aligned(&args->qkvz) && aligned(&args->out) && gdn_workspace(rows->rows, rows->seqs, l->k_heads, l->v_heads).bytes <= workspace_bytes;
 }

@@ -41,12 +41,23 @@ GPU_DEVICE gdn_place gdn_find(const gdn_chunk_params &p, int place)
 #define INPUT_THREADS 256
 #define INPUT_ROWS 8 /* of a wave */
 
-/* Four neighbouring channels of row t of the sequence; below 0: of an earlier step. */
-template <typename T> GPU_TEMPLATE void gdn_load_input(const gdn_chunk_params &p, const gdn_place &at, const T *before, int channel, int channels, int t, float *x)
+/* Four neighbouring channels of a row, as they lie. */
+template <typename T> struct gdn_four {
+	uint2 bits;
+};
+template <typename T> GPU_TEMPLATE void gdn_widen4(gdn_four<T> v, float *x)
 {
-	GPU_UNROLL for (int i = 0; i < 4; i++) x[i] = 0;
-	if (t >= 0 && t < at.count) gpu_load<4>((const T *)p.qkvz + (at.start + t) * p.stride + channel, x);
-	if (t < 0 && before && t >= 1 - p.taps) gpu_load<4>(before + (int64_t)(t + p.taps - 1) * channels + channel, x);
+	const T *element = (const T *)&v;
+	GPU_UNROLL for (int i = 0; i < 4; i++) x[i] = gpu_widen(element[i]);
+}
+
+/* Of row t of the sequence; below 0: of an earlier step. */
+template <typename T> GPU_TEMPLATE gdn_four<T> gdn_load_input(const gdn_chunk_params &p, const gdn_place &at, const T *before, int channel, int channels, int t)
+{
+	gdn_four<T> x = {{0, 0}};
+	if (t >= 0 && t < at.count) x = *(const gdn_four<T> *)((const T *)p.qkvz + (at.start + t) * p.stride + channel);
+	if (t < 0 && before && t >= 1 - p.taps) x = *(const gdn_four<T> *)(before + (int64_t)(t + p.taps - 1) * channels + channel);
+	return x;
 }
 
 /* The wave's rows, [8][4 channels], into the order of the scan; scaled. tile: [128 columns][64 rows] in shared memory, pieces of 8 rows permuted against bank conflicts. */
@@ -71,7 +82,7 @@ GPU_DEVICE void gdn_put_values(f16 *out, f16 *tile, const float (*y)[4], float s
 }
 
 /* Block (head, place), heads of q, then k, then v; wave: 8 rows; lane: 4 channels. Bound: q, k and v read and written. */
-template <typename T> __global__ void __launch_bounds__(INPUT_THREADS) gdn_inputs_kernel(const gdn_chunk_params p)
+template <typename T> __global__ void __launch_bounds__(INPUT_THREADS, 3) gdn_inputs_kernel(const gdn_chunk_params p)
 {
 	GPU_SHARED(f16, tile, TILE);
 	GPU_SHARED(float, peaks, INPUT_THREADS / 32);
@@ -80,7 +91,8 @@ template <typename T> __global__ void __launch_bounds__(INPUT_THREADS) gdn_input
 	float weight[TAPS][4];
 	GPU_UNROLL for (int tap = 0; tap < TAPS; tap++) {
 		const int own = tap - (TAPS - p.taps);
-		GPU_UNROLL for (int i = 0; i < 4; i++) weight[tap][i] = own < 0 ? 0.0f : p.conv[(int64_t)own * channels + channel + i];
+		GPU_UNROLL for (int i = 0; i < 4; i++) weight[tap][i] = 0;
+		if (own >= 0) gpu_load<4>(p.conv + (int64_t)own * channels + channel, weight[tap]);
 	}
 	const gdn_place at = gdn_find(p, place);
 	gpu_wait_previous();
@@ -92,15 +104,17 @@ template <typename T> __global__ void __launch_bounds__(INPUT_THREADS) gdn_input
 		const int read = p.read[at.seq];
 		if (read >= 0) before = (const T *)(p.state + read * p.slot_bytes + p.inputs_at);
 	}
-	float x[INPUT_ROWS + TAPS - 1][4];
-	GPU_UNROLL for (int r = 0; r < INPUT_ROWS + TAPS - 1; r++) gdn_load_input<T>(p, at, before, channel, channels, first + r - (TAPS - 1), x[r]);
-	float peak = 0;
+	gdn_four<T> input[INPUT_ROWS + TAPS - 1];
+	GPU_UNROLL for (int r = 0; r < INPUT_ROWS + TAPS - 1; r++) input[r] = gdn_load_input<T>(p, at, before, channel, channels, first + r - (TAPS - 1));
+	float x[INPUT_ROWS][4] = {}, peak = 0;
 	GPU_UNROLL for (int r = 0; r < INPUT_ROWS; r++) {
-		const float keep = first + r < at.count ? 1.0f : 0.0f;
+		GPU_UNROLL for (int tap = 0; tap < TAPS; tap++) {
+			float v[4];
+			gdn_widen4(input[r + tap], v);
+			GPU_UNROLL for (int i = 0; i < 4; i++) x[r][i] = gpu_fma(weight[tap][i], v[i], x[r][i]);
+		}
 		GPU_UNROLL for (int i = 0; i < 4; i++) {
-			float sum = 0;
-			GPU_UNROLL for (int tap = 0; tap < TAPS; tap++) sum = gpu_fma(weight[tap][i], x[r + tap][i], sum);
-			x[r][i] = keep * __fdividef(sum, 1.0f + tensor_exp2(-LOG2_E * sum));
+			x[r][i] = first + r < at.count ? gdn_silu(x[r][i]) : 0.0f;
 			peak = fmaxf(peak, fabsf(x[r][i]));
 		}
 	}
@@ -125,9 +139,8 @@ template <typename T> __global__ void __launch_bounds__(INPUT_THREADS) gdn_input
 	if (at.first + at.rows < at.count || wave >= p.taps - 1) return;
 	const int write = p.write[at.seq];
 	if (write == 0) return;
-	float last[4]; /* a sequence that goes in chunks has more rows than taps */
-	gdn_load_input<T>(p, at, nullptr, channel, channels, at.count - (p.taps - 1) + wave, last);
-	gpu_store<4>((T *)(p.state + write * p.slot_bytes + p.inputs_at) + (int64_t)wave * channels + channel, last);
+	const int64_t to = (int64_t)wave * channels + channel; /* a sequence that goes in chunks has more rows than taps */
+	*(gdn_four<T> *)((T *)(p.state + write * p.slot_bytes + p.inputs_at) + to) = gdn_load_input<T>(p, at, nullptr, channel, channels, at.count - (p.taps - 1) + wave);
 }
 
 /* ---- pairs */

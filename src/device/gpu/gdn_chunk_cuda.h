@@ -39,6 +39,14 @@ GPU_DEVICE int gdn_first_place(const gdn_chunk_params &p, int seq)
 	return p.row_start[seq] / CHUNK + seq;
 }
 
+/* x / (1 + e^-x), to 2^-21 of it. */
+GPU_DEVICE float gdn_silu(float x)
+{
+	float r;
+	asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(1.0f + tensor_exp2(-LOG2_E * x)));
+	return x * r;
+}
+
 GPU_DEVICE float gdn_power(int exponent)
 {
 	return gpu_bits_to_f32((uint32_t)(exponent + 127) << 23);

@@ -245,7 +245,7 @@ template <typename T> GPU_TEMPLATE void gdn_end(const gdn_chunk_params &p, const
 			float v[8], g[8];
 			gpu_widen16<T>(o[i], v);
 			gpu_widen16<T>(gate[i], g);
-			GPU_UNROLL for (int e = 0; e < 8; e++) v[e] = __fdividef(g[e], 1.0f + tensor_exp2(-LOG2_E * g[e])) * (v[e] * r * weight[e]);
+			GPU_UNROLL for (int e = 0; e < 8; e++) v[e] = gdn_silu(g[e]) * (v[e] * r * weight[e]);
 			gpu_store<8>(out + (row + 16 * i) * p.out_stride, v);
 		}
 	}
