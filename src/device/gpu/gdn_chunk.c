@@ -34,7 +34,7 @@ struct gdn_workspace gdn_workspace(int rows, int seqs, int k_heads, int v_heads)
 
 size_t gpu_gdn_workspace(const struct stream_options *options)
 {
-	if (!gdn_launch_chunks || !options->gdn_v_heads || options->max_rows < GDN_CHUNK) return 0;
+	if (!gdn_launch_chunks || options->gdn_k_dim != GDN_CHUNK_DIM || options->gdn_v_dim != GDN_CHUNK_DIM || options->max_rows < GDN_CHUNK) return 0;
 	return gdn_workspace(options->max_rows, options->max_seqs, options->gdn_k_heads, options->gdn_v_heads).bytes;
 }
 
