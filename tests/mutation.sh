@@ -165,6 +165,8 @@ tests="tests/unit/test_requests.c tests/unit/golden.c"
 mutant stale_state_at_the_beginning $gdn '		if (read < 0) memset(s, 0, matrix * sizeof *s);
 		else d.s_in' '		if (read >= 0) d.s_in'
 
+mutant tail_reads_the_committed_state src/engine/rank.c 'read[s] = s < first ? kv_state_read' 'read[s] = true ? kv_state_read'
+
 tests="tests/unit/test_gguf.c tests/unit/files.c"
 mutant rows_of_q_and_k_as_stored src/model/gguf_source.c '	return head * size + 2 * pair + half;' '	return row;'
 mutant heads_of_k_as_of_q src/model/gguf_source.c 'order == GGUF_KV_HEADS ? g->kv_heads : 0;' 'order == GGUF_KV_HEADS ? g->heads : 0;'
@@ -182,19 +184,35 @@ mutant unknown_counts_as_legal $kernels '(known ? t->shared_bytes : t->shared_fl
 mutant unknown_hides_illegal $kernels '		if (v.kind == VERDICT_ILLEGAL) break;' '		break;'
 mutant guards_in_another_order $kernels 'bool split = n > 8' 'bool split = n > 8 && !(n % 4 == 0 && shape->m == 1 && k <= 8192)'
 mutant wave_of_any_width $kernels 's->launch.threads % s->target->wave == 0) return' '1) return'
-mutant misspelt_field_ignored src/prescreen/target.c '	TRY(refuse_unknown_keys(f, err));' ''
+mutant misspelt_field_ignored src/prescreen/target.c '	TRY(fields_only(f,' '	if (0) TRY(fields_only(f,'
 mutant shapes_of_the_whole_model src/prescreen/shapes.c '.n = f->local_n, .k = f->local_k' '.n = f->global_n, .k = f->global_k'
+
+tests="tests/unit/test_attention_rules.c tests/unit/files.c" rules=src/prescreen/attention_rules.c
+mutant later_devices_have_all $rules 'sm > want && !s->family->sm_exactly' 'sm > want'
+mutant groups_that_are_not_whole $rules '&& a->q_heads % a->kv_heads == 0) return' ') return'
+mutant shared_memory_of_one_head $rules '.heads = (int)heads, .shared = shared};' '.heads = (int)heads, .shared = shared / heads};'
+mutant unknown_memory_is_enough $rules '(known ? t->shared_bytes : t->shared_floor)' '(known ? t->shared_bytes : INT64_MAX)'
+
+tests="tests/unit/test_trial.c" attention=src/prescreen/trial_attention.c
+mutant cache_not_referenced src/prescreen/trial_check.c '	TRY(against_cached(t, out, err));' ''
+mutant keys_at_the_same_position $attention 's->ragged ? s->context - q % (s->context / 2)' '0 ? 0'
+mutant gates_taken_for_queries $attention '? HEAD_QUERY : HEAD_GATE' '? HEAD_QUERY : HEAD_QUERY'
+mutant state_without_history src/prescreen/trial_gdn.c '	for (int row = 0; row < all && next' '	for (int row = HISTORY; row < all && next'
+mutant shared_expert_forgotten src/prescreen/trial_moe.c '	if (!k->shared_inner) return STATUS_OK;
+	const' '	return STATUS_OK;
+	const'
+mutant inputs_not_put_back src/prescreen/trial.c '	if (t->spoilt) TRY' '	if (0) TRY'
 
 tests="tests/unit/test_screen.c tests/unit/planted_device.c tests/unit/files.c" candidate=src/prescreen/candidate.c check=src/prescreen/trial_check.c
 mutant launches_not_compared $candidate 'c->changed = has_changed(c, base);' 'c->changed = true;'
 mutant request_taken_for_granted $candidate 'if (!variant_equal(&c->resolved, &c->requested)) {' 'if (0) {'
 mutant output_not_poisoned $candidate '	TRY(trial_poison(t, err));
 	if (graph)' '	if (graph)'
-mutant repeats_not_compared $candidate 'c->check.repeatable = trial_hash(t) == first;' 'c->check.repeatable = true;'
+mutant repeats_not_compared $candidate 'c->check.repeatable = again == first;' 'c->check.repeatable = true;'
 mutant illegal_is_launched $candidate '	if (!static_legal(s, p, c)) return STATUS_OK;' '	(void)static_legal(s, p, c);'
 mutant dead_device_goes_on $candidate '	if (st == STATUS_OK) st = run_once(s, t, NULL, err);
 	if (st' '	if (st'
-mutant guards_not_looked_at $check '		out->outside += guard_damage(t, g);' ''
+mutant guards_not_looked_at $check '	TRY(count_guards(t, out, err));' ''
 mutant bound_that_bounds_nothing $check '.l2 = out + between + 4 * walk' '.l2 = 1e9 * walk'
 mutant thresholds_of_another_run src/prescreen/screen.c '	if (strcmp(a, b)) return differs(file, "--keep and --reject", a, b, err);' ''
 mutant resumed_problem_measured_again src/prescreen/screen.c '		p->done = true;
@@ -263,18 +281,18 @@ mutant deadline_forgotten $scheduler 'q->deadline_ns && now_ns >= q->deadline_ns
 mutant cancel_of_the_queued_forgotten $scheduler '	sweep_list(s, &s->queue, now_ns);' ''
 
 states=src/engine/kv_states.c
-mutant state_written_in_place $kv '		s->write = kv_states_take(&pool->states, &block);' '		s->write = s->read ? s->read : kv_states_take(&pool->states, &block);'
-mutant state_flipped_on_rollback $kv '	kv_states_let_go(&pool->states, s->write);
-	s->write = 0;
+mutant state_written_in_place $kv '		*(tail ? &s->tail_write : &s->write) = kv_states_take(&pool->states, &block);' '		*(tail ? &s->tail_write : &s->write) = s->read && !tail ? s->read : kv_states_take(&pool->states, &block);'
+mutant state_flipped_on_rollback $kv '	s->write = s->tail_write = 0;
 	give_back' '	if (s->write) s->read = s->write;
-	s->write = 0;
+	s->write = s->tail_write = 0;
 	give_back'
-mutant state_lost_with_the_failed_step $kv '	kv_states_let_go(&pool->states, s->write);
-	s->write = 0;
-	give_back' '	kv_states_let_go(&pool->states, s->write);
-	kv_states_let_go(&pool->states, s->read);
-	s->write = s->read = 0;
+mutant state_lost_with_the_failed_step $kv '	s->write = s->tail_write = 0;
+	give_back' '	kv_states_let_go(&pool->states, s->read);
+	s->write = s->tail_write = s->read = 0;
 	give_back'
+mutant tail_of_a_failed_step_kept $kv '	kv_states_let_go(&pool->states, s->tail_write);
+	s->write' '	s->write'
+mutant tail_goes_on_from_the_old_state $kv '		s->write = s->tail_write;' '		s->write = s->read;'
 mutant hit_without_its_state $kv '		if (pool->options.states && !pool->blocks[before].state) continue;' ''
 mutant state_of_the_block_before $kv 'pool->blocks[table[s->blocks - 1]].state' 'pool->blocks[table[s->blocks > 1 ? s->blocks - 2 : 0]].state'
 mutant shared_state_not_counted $kv '		kv_states_hold(&pool->states, state);' ''
@@ -291,9 +309,11 @@ mutant adopted_window_not_wanted $kv '	for (int i = from > held ? from : held; i
 mutant twin_without_a_window $kv '	} else if (pool->options.windows) kv_windows_move(&pool->windows, own, twin);' '	}'
 
 tests="tests/unit/test_scheduler.c" arguments=""
-mutant chunk_runs_past_the_parting $scheduler '	want_snapshot(s, q, q->known_blocks, &at);' ''
-mutant chunk_runs_past_the_waiting $scheduler '	if (r->computed < blocks * s->options.block_tokens) want_snapshot(s, q, blocks, at);' ''
-mutant prompt_leaves_no_state $scheduler '	want_snapshot(s, q, (q->prompt_count - 1) / size, &at);' ''
+mutant chunk_runs_past_the_parting $scheduler '	want_snapshot(s, &w, q->known_blocks);' ''
+mutant chunk_runs_past_the_waiting $scheduler '	if (r->computed < blocks * s->options.block_tokens) want_snapshot(s, w, blocks);' ''
+mutant prompt_leaves_no_state $scheduler '	want_snapshot(s, &w, (q->prompt_count - 1) / size);' ''
+mutant state_between_parts_not_kept $kv '	if (more) kv_snapshot(pool, seq, false);' ''
+mutant tail_of_one_row $scheduler '*take > first + 1' '*take > first'
 mutant wanted_snapshot_rolls_away $scheduler 'kv_group_snapshot(s->options.kv, q->slot, !wanted);' 'kv_group_snapshot(s->options.kv, q->slot, true);'
 mutant answers_leave_no_state $kv '	if (s->rolled && pool->blocks[s->rolled].state) kv_states_settle' '	if (s->rolled) drop_snapshot(pool, s->rolled);
 	if (s->rolled && pool->blocks[s->rolled].state) kv_states_settle'

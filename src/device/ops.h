@@ -112,8 +112,13 @@ struct step_rows {
 	int max_blocks;
 	const int32_t *state_read;  /* [S] slot of the state before this step's rows, -1: none yet. Models without state: NULL, as the next */
 	const int32_t *state_write; /* [S] slot that takes the state behind them; another one, but for the sink */
+	const int32_t *tail_start;  /* [tails + 1] row_start of the last `tails` sequences, less the first of it */
 	int max_kv_len;  /* host copy of the largest kv_len, for partitioning; while a graph is recorded: the longest that it may be replayed with */
 	int max_seq_rows; /* host copy of the largest row count of a sequence */
+	int tails;       /* host: the last so many sequences are the next rows of others of this step, and read the states that those write. Ops of state take
+	                    them, or the others, but not both in one call */
+	int tail_rows;   /* host: of the tails together, the step's last rows */
+	bool fresh;      /* host: states that are read were written by this step: they are not as old as weights */
 	int single_seqs; /* host: the first so many sequences have one row each, whatever follows; 0 is always right */
 };
 
@@ -177,7 +182,16 @@ struct kv_write_args {
 	const int32_t *kv_slot; /* [T] */
 };
 
-/* Causal attention of the step's rows over the cache (their own K and V already written). A row at position p sees keys
+/* What attention_in may leave to the attention behind it: norms of q and k heads, their rotation, and the way of keys and values into the cache. */
+struct attention_rest {
+	bool left;          /* else there is nothing to do, and the other fields say nothing */
+	struct tensor k, v; /* [T, kv_heads*D] sharded: as the linear gives them, like q */
+	const float *q_norm, *k_norm; /* [D] or NULL */
+	float eps;
+	int rotary_dim;
+};
+
+/* Causal attention of the step's rows over the cache (their own K and V already written, or left to this op). A row at position p sees keys
  * max(0, p - window + 1) .. p, or 0 .. p when window is 0. Query head h uses KV head h / (q_heads / kv_heads). */
 struct attention_args {
 	struct tensor q;   /* [T, q_heads*D] sharded */
@@ -188,6 +202,7 @@ struct attention_args {
 	const struct step_rows *rows;
 	float scale;
 	int window;
+	const struct attention_rest *rest; /* of the same rows and layer; NULL: nothing is left */
 	float softcap; /* scores become softcap tanh(score / softcap), behind the scale; 0: they stay. Back ends without norm_add need not know it */
 };
 
@@ -287,6 +302,7 @@ struct attention_in_args {
 	const struct kv_cache *cache;
 	int layer;
 	struct tensor qkv; /* [T, (q + 2 kv) D + more] sharded */
+	struct attention_rest *rest; /* NULL: nothing may be left; else the op fills it in */
 };
 
 /* From the residual stream to what the gated delta net reads: norm, both linears, which are one where b and a rows
@@ -331,6 +347,9 @@ struct moe_shape {
  * y partial [spans][T][H] with a split, or accumulated. */
 struct moe_args {
 	struct norm_input in; /* in.h is the experts' input; not done: only where device_ops.moe_norms */
+	const struct linear_args *before; /* NULL, or a linear that adds to in.x, which is y, and that this op has to do first; only where device_ops.moe_norms */
+	const void *ahead; /* a hint: what the next linear reads is there in memory, */
+	size_t ahead_bytes; /* and so much of it; 0: not known */
 	const struct moe_weights *weights;
 	int top_k;
 	bool norm_topk;

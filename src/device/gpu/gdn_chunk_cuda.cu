@@ -348,7 +348,7 @@ extern "C" gpu_error gdn_chunk_launch(const struct gpu_context *context, const s
 		a->qkvz.data, a->ba.data, a->out.data, a->qkvz.row_stride, a->ba.row_stride, a->out.row_stride, a->conv, a->a_log, a->dt_bias, a->norm, a->eps,
 		(char *)gdn_state(a->cache, a->layer, 0), (int64_t)gdn_slot_bytes(l), (int64_t)gdn_s_bytes(l), a->rows->row_start, a->rows->state_read,
 		a->rows->state_write, a->rows->seqs, l->k_heads, l->v_heads, l->conv_kernel, (f16 *)(memory + w.keys), (f16 *)(memory + w.queries),
-		(f16 *)(memory + w.values), (f16 *)(memory + w.inverse), (f16 *)(memory + w.pairs), (float *)(memory + w.rates), (float *)(memory + w.peaks)};
+		(f16 *)(memory + w.values), (f16 *)(memory + w.inverse), (f16 *)(memory + w.pairs), (float *)(memory + w.rates), (float *)(memory + w.peaks), a->rows->fresh};
 	const gpu_error code = l->dtype == DTYPE_BF16 ? gdn_chunk_run<bf16>(context, p, w.places) : gdn_chunk_run<f16>(context, p, w.places);
 	return code == GPU_OK ? gdn_scan_launch(context, &p, l->dtype) : code;
 }

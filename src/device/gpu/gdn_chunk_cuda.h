@@ -32,6 +32,7 @@ struct gdn_chunk_params {
 	int seqs, k_heads, v_heads, taps;
 	f16 *keys, *queries, *values, *inverse, *pairs;
 	float *rates, *peaks;
+	bool fresh; /* this step wrote the states that are read */
 };
 
 GPU_DEVICE int gdn_first_place(const gdn_chunk_params &p, int seq)

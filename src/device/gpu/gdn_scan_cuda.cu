@@ -274,7 +274,7 @@ template <typename T> __global__ void __launch_bounds__(SCAN_THREADS, 1) gdn_sca
 	}
 	const int read = p.read[seq], write = p.write[seq];
 	float s[DIM / 2] = {};
-	/* What an earlier step left is as old as weights. */
+	if (p.fresh) gpu_wait_previous(); /* else what is read is as old as weights: an earlier step left it */
 	if (group == SCAN_CONSUMES && read >= 0) gdn_move_state<false>(s, (float *)(p.state + read * p.slot_bytes), job);
 	cluster_arrive();
 	cluster_wait(); /* the other block's barriers are there */

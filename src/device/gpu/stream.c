@@ -115,6 +115,7 @@ void gpu_stream_object_destroy(struct stream *base)
 	gemm_library_destroy(&context->gemm);
 	free(object->dispatch.preferred);
 	free(object->dispatch.attention);
+	free(object->dispatch.moe);
 	gpu_stages_free(object);
 	gpu_memory_free(base->device, context->workspace);
 	gpu_memory_free(base->device, context->counters);
