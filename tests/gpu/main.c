@@ -21,6 +21,7 @@ static const struct family families[] = {
 	{"device", gpu_check_device, NULL, SIZE_MAX},
 	{"comm", gpu_check_comm, NULL, SIZE_MAX},
 	{"prescreen", gpu_check_prescreen, NULL, SIZE_MAX},
+	{"attention_cudnn", gpu_check_attention_cudnn, gpu_bench_attention_cudnn, SIZE_MAX},
 #define X(op) {#op, gpu_check_##op, gpu_bench_##op, offsetof(struct op_table, op)},
 	OP_LIST(X)
 	OP_FUSED_LIST(X)
@@ -121,7 +122,8 @@ static bool open_devices(struct gpu_check *c, const struct options *o)
 	c->reference_ops = device_find("cpu");
 	enum status st;
 	struct stream_options options = {.max_rows = o->bench ? 8192 : 2048, .max_k = 32768, .max_n = 65536, .max_q_heads = 64, .max_head_dim = 256,
-	                                 .max_context = 1 << 17, .max_seqs = c->quick ? 8 : 64, .gdn_k_heads = 16, .gdn_v_heads = 48};
+	                                 .max_context = 1 << 17, .max_seqs = c->quick ? 8 : 64, .gdn_k_heads = 16, .gdn_v_heads = 48,
+	                                 .gdn_k_dim = 128, .gdn_v_dim = 128};
 	TRY_GOTO(c->ops->open(&c->device, &(struct device_options){.ordinal = o->ordinal}, &c->err), fail);
 	TRY_GOTO(c->ops->stream_create(c->device, &options, &c->stream, &c->err), fail);
 	options = (struct stream_options){.max_rows = 1024, .max_k = 32768, .max_n = 65536, .max_q_heads = 64, .max_head_dim = 256, .max_context = 1 << 14};

@@ -23,15 +23,6 @@ struct stream_options;
 #define ATTENTION_CHUNKS 16     /* most splits in invariant mode */
 #define ATTENTION_CHUNK 256     /* fewest keys of a split in invariant mode */
 
-/* What is to be done to a row's q, k and v before they are used (struct attention_rest). */
-struct attention_raw {
-	const void *k, *v; /* [rows][kv_heads*D], stride q_stride; NULL: nothing */
-	const float *q_norm, *k_norm, *cos_sin;
-	const int32_t *kv_slot;
-	float eps;
-	int half; /* of the rotated columns */
-};
-
 /* The kernels' parameter. Pointers are device memory; strides in elements. */
 struct attention_params {
 	const void *q;  /* [rows][q_heads*D] */
@@ -39,7 +30,7 @@ struct attention_params {
 	const void *kv; /* the layer's: [block][k|v][kv_head][block_tokens][D] */
 	int64_t q_stride, out_stride;
 	const int32_t *position, *row_start, *block_table;
-	int rows, seqs, max_blocks, block_tokens, blocks, max_kv_len;
+	int rows, seqs, max_seq_rows, max_blocks, block_tokens, blocks, max_kv_len;
 	int q_heads, kv_heads, group, head_dim;
 	float scale_log2; /* scale * log2(e): weights are powers of 2 */
 	int window;       /* 0: none */
@@ -52,7 +43,6 @@ struct attention_params {
 	float *partial;
 	float *partial_stats;
 	uint32_t *counters; /* [seqs][kv_heads (times head slices)], zero before and after */
-	struct attention_raw raw;
 };
 
 /* Tiles of `tile_rows` rows that a prefill kernel can have to do: a sequence wastes less than one. A grid of more costs: each idle block looks for its
@@ -70,16 +60,12 @@ size_t gpu_attention_workspace(const struct stream_options *options, const struc
 /* gpu_attention without the first `skip` candidates for each kind of sequences, as long as another follows: for checks. */
 enum status gpu_attention_skip(struct stream *stream, const struct attention_args *args, int skip, struct error *err);
 
-/* Whether attention of these rows, one a sequence, would do what attention_in has still to do to their q, k and v. */
-bool gpu_attention_takes_rest(const struct gpu_context *ctx, const struct attention_in_args *args);
-
 /* Launchers: one kernel each, all checks of the arguments done (attention.c). can: whether the kernel takes this type and these heads. */
 struct attention_kernel {
 	const char *name;
 	bool (*can)(const struct attention_params *p, enum dtype dtype);
 	enum status (*launch)(const struct gpu_context *ctx, const struct attention_params *p, enum dtype dtype, struct error *err);
 	bool splits; /* goes by params.splits; else it cuts the keys as it likes */
-	bool (*takes_raw)(const struct attention_params *p, enum dtype dtype); /* whether it does what attention_in leaves; NULL: no */
 };
 extern const struct attention_kernel attention_decode, attention_tile;                /* any device */
 extern const struct attention_kernel attention_decode_tensor, attention_prefill_tensor, attention_prefill_wide; /* CUDA */
@@ -100,6 +86,34 @@ struct attention_preferred {
 const struct attention_preferred *attention_preferred(const struct gpu_context *context, bool prefill, const struct attention_params *p, enum dtype dtype);
 /* Candidates in the order of the dispatch, NULL behind the last. */
 const struct attention_kernel *const *attention_kernels(bool prefill);
+/* One more that the dispatch never takes by itself, or NULL. Preferred, it takes what it can, and what it cannot goes the dispatch's own way. */
+const struct attention_kernel *attention_optional(bool prefill);
+
+/* ---- attention_cudnn.c */
+
+struct attention_library;
+extern const struct attention_kernel attention_cudnn;
+/* Whether the library is here and has a plan for this problem, which is made if there is none yet and no graph is recorded. UNSUPPORTED, DEVICE_FAULT (what
+ * the library said): it will not do. Not for the step path, but for the first step of its class (attention_cudnn.c). */
+enum status attention_cudnn_ready(const struct gpu_context *ctx, const struct attention_params *p, enum dtype dtype, struct error *err) NODISCARD;
+void attention_library_destroy(struct attention_library **library);
+/* Lengths, offsets and block tables as a library wants them, for `seqs` sequences from number p->first_seq on; those behind the step's last have no rows. Device
+ * memory, 32-bit numbers behind one another. */
+struct attention_pages {
+	int32_t *rows, *keys;         /* [seqs] */
+	int32_t *q_start, *out_start; /* [seqs + 1], in elements */
+	int32_t *table;               /* [seqs][blocks] */
+	int seqs, blocks;
+};
+#define ATTENTION_PAGES_INTS(seqs, blocks) ((seqs) * (4 + (blocks)) + 2)
+static inline struct attention_pages attention_pages_at(void *room, int seqs, int blocks)
+{
+	int32_t *at = (int32_t *)room;
+	const struct attention_pages pages = {at, at + seqs, at + 2 * seqs, at + 3 * seqs + 1, at + 4 * seqs + 2, seqs, blocks};
+	return pages;
+}
+/* attention_pages.cu: written by a kernel. */
+enum status attention_pages_write(const struct gpu_context *ctx, const struct attention_params *p, const struct attention_pages *to, struct error *err) NODISCARD;
 
 /* device_ops: */
 int gpu_attention_variants(struct stream *stream, const struct attention_key *key, struct variant *out, int max);

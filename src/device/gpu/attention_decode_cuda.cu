@@ -14,15 +14,13 @@
  * A wave's first group is read before gpu_wait_previous, unless this step writes its last key: block tables, positions and older keys were there
  * before the step's first kernel (copies do not overlap with kernels).
  *
- * Where attention_in has left norms, rotation and cache (params.raw), a wave norms and rotates its queries in registers, where a lane has both columns of every pair;
- * the wave that reads the row's own key makes that, and puts key and value into the cache and among its registers.
- *
  * DIM is head_dim rounded up to 64, 128 or 256; pieces behind the head's end are zeros. Weights P are rounded to T. Shared memory: (WAVES * heads + 12) *
  * (DIM + 4) floats and some, above DIM 128 also 4 KB of queries for each wave. A wave has 8 KB (DIM 128) to 16 KB (256) in flight; 12 waves on a multiprocessor,
  * above DIM 128 8, give the read rate of memory, the bound aimed for: in one block to four, as the number of sequences and heads wants it. Short contexts
  * are bound by latencies.
  */
-#include "device/gpu/attention_raw_cuda.h"
+#include "device/gpu/attention_device.h"
+#include "device/gpu/tensor_cuda.h"
 
 #define HEADS 8        /* of a block */
 #define MAX_CLUSTER 16
@@ -80,20 +78,17 @@ template <int DIM> GPU_TEMPLATE void cut_group(float *score, value_regs<DIM> &v,
 /* The queries' pieces of this lane. Above DIM 128 the registers are wanted for keys: they lie in shared memory, in a place of the lane's own, so that nobody
  * waits for anybody. */
 template <int DIM> struct query_regs {
-	static constexpr int floats = 0; /* of shared memory, for a wave */
 	gpu_vec16 piece[DIM / 32];
 	__device__ __forceinline__ void place(uint32_t) {}
-	__device__ __forceinline__ void put(const gpu_vec16 *from) { GPU_UNROLL for (int j = 0; j < DIM / 32; j++) piece[j] = from[j]; }
+	__device__ __forceinline__ void put(int j, gpu_vec16 v) { piece[j] = v; }
 	__device__ __forceinline__ gpu_vec16 get(int j) const { return piece[j]; }
 };
 template <> struct query_regs<256> {
-	static constexpr int floats = HEADS * 256 / 2;
 	uint32_t at;
-	__device__ __forceinline__ void place(uint32_t room) { at = room + threadIdx.x / 32 * (uint32_t)(floats * 4) + threadIdx.x % 32 * 16; }
-	__device__ __forceinline__ void put(const gpu_vec16 *v)
+	__device__ __forceinline__ void place(uint32_t wave_room) { at = wave_room + threadIdx.x % 32 * 16; }
+	__device__ __forceinline__ void put(int j, gpu_vec16 v)
 	{
-		GPU_UNROLL for (int j = 0; j < 8; j++)
-			asm volatile("st.shared.v4.b32 [%0], {%1,%2,%3,%4};" ::"r"(at + (uint32_t)j * 512), "r"(v[j].x[0]), "r"(v[j].x[1]), "r"(v[j].x[2]), "r"(v[j].x[3]) : "memory");
+		asm volatile("st.shared.v4.b32 [%0], {%1,%2,%3,%4};" ::"r"(at + (uint32_t)j * 512), "r"(v.x[0]), "r"(v.x[1]), "r"(v.x[2]), "r"(v.x[3]) : "memory");
 	}
 	__device__ __forceinline__ gpu_vec16 get(int j) const
 	{
@@ -175,38 +170,19 @@ struct decode_job {
 };
 
 /* Queries: lane (g, c) holds the pieces c, c + 4, … of head g. */
-template <typename T, int DIM, bool EXACT> GPU_TEMPLATE void load_queries(gpu_vec16 *query, const attention_params &p, const decode_job &job)
+template <typename T, int DIM, bool EXACT> GPU_TEMPLATE void load_queries(query_regs<DIM> &query, const attention_params &p, const decode_job &job)
 {
 	const int lane = (int)threadIdx.x % 32;
 	const T *q = (const T *)p.q + (int64_t)job.row * p.q_stride + (int64_t)(job.first_head + lane / 4) * p.head_dim;
 	GPU_UNROLL for (int j = 0; j < DIM / 32; j++) {
-		query[j] = gpu_vec16{};
-		if (lane / 4 < job.heads) query[j] = load_piece<T, DIM, EXACT>(q, j * 32 + lane % 4 * 8, p.head_dim);
+		gpu_vec16 piece = {};
+		if (lane / 4 < job.heads) piece = load_piece<T, DIM, EXACT>(q, j * 32 + lane % 4 * 8, p.head_dim);
+		query.put(j, piece);
 	}
-}
-
-/* ---- what attention_in has left: the row's own key and value */
-
-/* Among the registers of a group, at its key `at`. */
-template <int DIM> GPU_TEMPLATE void insert_key(key_regs<DIM> &k, const gpu_vec16 *fresh, int at)
-{
-	const int lane = (int)threadIdx.x % 32;
-	GPU_UNROLL for (int j = 0; j < DIM / 32; j++) {
-		if (lane / 4 == at) k.low[j] = fresh[j * 4 + lane % 4];
-		if (lane / 4 + 8 == at) k.high[j] = fresh[j * 4 + lane % 4];
-	}
-}
-template <int DIM> GPU_TEMPLATE void insert_value(value_regs<DIM> &v, const gpu_vec16 *fresh, int at)
-{
-	const int lane = (int)threadIdx.x % 32, g = lane / 4, c = lane % 4;
-	GPU_UNROLL for (int i = 0; i < 4; i++)
-		GPU_UNROLL for (int h = 0; h < DIM / 64; h++)
-			if (2 * c + i % 2 + i / 2 * 8 == at) v.key[i][h] = fresh[DIM / 8 + h * 8 + g];
 }
 
 /* The wave's groups of the split. Waits for the kernel before. */
-template <typename T, int DIM, bool EXACT, int WAVES>
-GPU_TEMPLATE void attend(const attention_params &p, const decode_job &job, wave_state<DIM> &s, gpu_vec16 *fresh, uint32_t query_room)
+template <typename T, int DIM, bool EXACT, int WAVES> GPU_TEMPLATE void attend(const attention_params &p, const decode_job &job, wave_state<DIM> &s, uint32_t query_room)
 {
 	constexpr int step = WAVES * ATTENTION_GROUP;
 	const attention_range &range = job.range;
@@ -215,41 +191,35 @@ GPU_TEMPLATE void attend(const attention_params &p, const decode_job &job, wave_
 	int key = range.begin + (int)threadIdx.x / 32 * ATTENTION_GROUP;
 	if (key + ATTENTION_GROUP <= range.first) key += (range.first - key) / step * step; /* invariant mode begins splits before the window */
 	if (key + ATTENTION_GROUP <= range.first) key += step;
-	const bool raw = EXACT && p.raw.k, any = key < range.end, old = raw || key + ATTENTION_GROUP <= job.position;
+	const bool any = key < range.end, old = key + ATTENTION_GROUP <= job.position;
 	key_regs<DIM> k;
 	value_regs<DIM> v;
 	query_regs<DIM> query;
-	query.place(query_room);
+	query.place(query_room + threadIdx.x / 32 * (HEADS * DIM * 2));
 	group_place place = {0, 0};
 	if (any) place = find_group(p, table, key);
 	const T *group = (const T *)p.kv + attention_kv_offset(p, place.block, job.kv_head, place.token);
 	if (any && old) {
 		load_keys<T, DIM, EXACT>(k, group, p.head_dim);
-		if (DIM <= 128) load_values<T, DIM, EXACT>(v, group + values, p.head_dim); /* above, making the queries wants the registers */
+		load_values<T, DIM, EXACT>(v, group + values, p.head_dim);
 	}
 	gpu_wait_previous();
 	if (!any) return;
-	gpu_vec16 piece[DIM / 32];
-	load_queries<T, DIM, EXACT>(piece, p, job);
-	if (raw) make_head<T, DIM>(piece, p.raw, p.raw.q_norm, job.row);
-	query.put(piece);
-	if (raw && range.end == job.position + 1 && (job.position - key) % step < ATTENTION_GROUP) /* this wave reads the row's key */
-		make_fresh<T, DIM>(fresh, p, job.row, job.kv_head, job.first_head == job.kv_head * p.group);
-	if (!old) load_keys<T, DIM, EXACT>(k, group, p.head_dim);
-	if (!old || DIM > 128) load_values<T, DIM, EXACT>(v, group + values, p.head_dim);
+	load_queries<T, DIM, EXACT>(query, p, job);
+	if (!old) {
+		load_keys<T, DIM, EXACT>(k, group, p.head_dim);
+		load_values<T, DIM, EXACT>(v, group + values, p.head_dim);
+	}
 	if (key + step < range.end) place = find_group(p, table, key + step);
 	while (true) {
 		const int next = key + step;
 		const bool more = next < range.end;
 		const T *next_group = (const T *)p.kv + attention_kv_offset(p, place.block, job.kv_head, place.token);
 		if (next + step < range.end) place = find_group(p, table, next + step); /* a turn ahead of its use */
-		const bool last = raw && key + ATTENTION_GROUP > job.position;
 		float score[4];
 		uint32_t weight[2];
-		if (last) insert_key<DIM>(k, fresh, job.position - key);
 		score_keys<T, DIM>(score, k, query);
 		if (more) load_keys<T, DIM, EXACT>(k, next_group, p.head_dim);
-		if (last) insert_value<DIM>(v, fresh, job.position - key);
 		if (key < range.first || key + ATTENTION_GROUP > range.end) cut_group<DIM>(score, v, range.first - key, range.end - key);
 		weigh<T, DIM>(s, score, p.scale_log2, weight);
 		add_values<T, DIM>(s.acc, v, weight[0], weight[1]);
@@ -394,7 +364,7 @@ template <typename T, int DIM, int WAVES> GPU_TEMPLATE void merge_clusters(const
 /* Bytes of dynamic shared memory. */
 template <int DIM, int WAVES> static constexpr size_t decode_shared(int heads)
 {
-	return (size_t)(WAVES * heads * (DIM + 4) + HEADS * DIM * 3 / 2 + WAVES * HEADS * 2 + WAVES * query_regs<DIM>::floats) * sizeof(float);
+	return (size_t)(WAVES * heads * (DIM + 4) + HEADS * DIM * 3 / 2 + WAVES * HEADS * 2) * sizeof(float) + (DIM > 128 ? WAVES * HEADS * DIM * 2 : 0);
 }
 
 /* Keys of block `split` of the row's grid; how many of the row's clusters have work. */
@@ -413,7 +383,6 @@ __global__ void __launch_bounds__(WAVES * 32, DIM > 128 ? 1 : SM_WAVES / WAVES) 
 {
 	GPU_DYNAMIC_SHARED(dynamic);
 	GPU_SHARED(int, flag, 1);
-	GPU_SHARED(gpu_vec16, fresh, DIM / 4);
 	const int slices = (p.group + HEADS - 1) / HEADS, slice = (int)blockIdx.y % slices, wave = (int)threadIdx.x / 32;
 	decode_job job;
 	job.seq = (int)blockIdx.z;
@@ -423,7 +392,7 @@ __global__ void __launch_bounds__(WAVES * 32, DIM > 128 ? 1 : SM_WAVES / WAVES) 
 	job.unit = job.seq * (int)gridDim.y + (int)blockIdx.y;
 	job.cluster = cluster;
 	job.rank = (int)blockIdx.x % cluster;
-	float *parts = (float *)dynamic, *stats = parts + HEADS * DIM * 3 / 2, *queries = stats + WAVES * HEADS * 2, *acc = queries + query_regs<DIM>::floats * WAVES;
+	float *parts = (float *)dynamic, *stats = parts + HEADS * DIM * 3 / 2, *acc = stats + WAVES * HEADS * 2;
 	const inbox<DIM> box = {tensor_shared_address(parts)};
 	job.row = p.dense ? job.seq : p.row_start[job.seq];
 	const int split = (int)blockIdx.x;
@@ -442,7 +411,7 @@ __global__ void __launch_bounds__(WAVES * 32, DIM > 128 ? 1 : SM_WAVES / WAVES) 
 	if (split < job.range.active) {
 		wave_state<DIM> s = {};
 		s.max[0] = s.max[1] = ATTENTION_NONE;
-		attend<T, DIM, EXACT, WAVES>(p, job, s, fresh, tensor_shared_address(queries));
+		attend<T, DIM, EXACT, WAVES>(p, job, s, tensor_shared_address(acc + WAVES * job.heads * (DIM + 4)));
 		put_wave<DIM>(s, job.heads, acc + wave * job.heads * (DIM + 4), stats + wave * HEADS * 2);
 		gpu_sync();
 		if (job.range.active > 1) cluster_wait();
@@ -553,11 +522,4 @@ static enum status launch_decode(const struct gpu_context *ctx, const attention_
 	return gpu_check(dtype == DTYPE_BF16 ? launch_type<bf16>(ctx, p) : launch_type<f16>(ctx, p), "attention_decode_tensor", err);
 }
 
-/* A lane has both columns of each pair. */
-static bool takes_raw(const attention_params *p, enum dtype)
-{
-	const int dim = p->head_dim, half = p->raw.half;
-	return (dim == 64 || dim == 128 || dim == 256) && (half == 0 || half == 32 || half == 64 || half == 128) && 2 * half <= dim;
-}
-
-extern "C" const struct attention_kernel attention_decode_tensor = {"decode_tensor", can_decode, launch_decode, false, takes_raw};
+extern "C" const struct attention_kernel attention_decode_tensor = {"decode_tensor", can_decode, launch_decode, false};

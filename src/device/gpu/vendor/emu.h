@@ -89,6 +89,7 @@ gpu_error gpu_peer_enable(int peer);
 /* As in cuda.h. A device of 64 lanes has 8, so that both kinds of packets are tried. */
 #define GPU_WHOLE_BYTES (GPU_WARP == 64 ? 8 : 16)
 #define GPU_COLLECTIVES_LIBRARY NULL /* NCCL's interface, loaded at run time; NULL: none */
+#define GPU_ATTENTION_LIBRARY NULL /* cuDNN's interface (vendor/sdpa.h), loaded at run time; NULL: none */
 #define GPU_EMULATED true /* on the host's cores, which have other work too */
 #define gpu_malloc(out, bytes) emu_malloc((void **)(out), bytes)
 #define gpu_malloc_shared gpu_malloc
@@ -263,16 +264,6 @@ GPU_DEVICE gpu_vec16 gpu_load16_stream(const void *p)
 GPU_DEVICE void gpu_copy16(void *shared, const void *from)
 {
 	*(gpu_vec16 *)shared = gpu_load16_stream(from);
-}
-/* As gpu_copy16, of what is read once. */
-GPU_DEVICE void gpu_copy16_stream(void *shared, const void *from)
-{
-	gpu_copy16(shared, from);
-}
-/* Asks for `bytes` from p on, both multiples of 16, to be in the second-level cache soon; a hint, of one thread. */
-GPU_DEVICE void gpu_prefetch(const void *p, unsigned bytes)
-{
-	(void)p, (void)bytes;
 }
 GPU_DEVICE void gpu_copy_commit(void)
 {

@@ -18,6 +18,7 @@ typedef hipGraph_t gpu_graph;
 typedef hipGraphExec_t gpu_graph_exec;
 
 #define GPU_COLLECTIVES_LIBRARY "librccl.so.1" /* NCCL's interface, loaded at run time; NULL: none */
+#define GPU_ATTENTION_LIBRARY NULL /* cuDNN's interface (vendor/sdpa.h), loaded at run time; NULL: none */
 #define GPU_EMULATED false
 #define GPU_OK hipSuccess
 #define GPU_NOT_READY hipErrorNotReady
@@ -175,16 +176,6 @@ GPU_DEVICE gpu_vec16 gpu_load16_stream(const void *p)
 GPU_DEVICE void gpu_copy16(void *shared, const void *from)
 {
 	*(gpu_vec16 *)shared = gpu_load16_stream(from);
-}
-/* As gpu_copy16, of what is read once. */
-GPU_DEVICE void gpu_copy16_stream(void *shared, const void *from)
-{
-	gpu_copy16(shared, from);
-}
-/* Asks for `bytes` from p on, both multiples of 16, to be in the second-level cache soon; a hint, of one thread. */
-GPU_DEVICE void gpu_prefetch(const void *p, unsigned bytes)
-{
-	(void)p, (void)bytes;
 }
 GPU_DEVICE void gpu_copy_commit(void)
 {
