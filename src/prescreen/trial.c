@@ -475,7 +475,7 @@ static enum status issue_qkv(struct trial *t, const struct linear_weight *w, str
 static enum status issue_mlp(struct trial *t, const struct linear_weight *w, struct error *err)
 {
 	const struct linear_key *key = &t->problem->linear;
-	struct mlp_in_args args = {.in = norm_of(t), .weight = w, .gate_up = tensor_view(t->device_gate_up, t->activation, TENSOR_SHARDED, key->m, key->n),
+	struct mlp_in_args args = {.in = norm_of(t), .weight = w, .gelu = t->bench->config->gelu, .gate_up = tensor_view(t->device_gate_up, t->activation, TENSOR_SHARDED, key->m, key->n),
 	                           .out = tensor_view(output(t), t->activation, TENSOR_SHARDED, key->m, key->n / 2)};
 	return OP(t->bench->stream, mlp_in, &args, err);
 }

@@ -114,9 +114,9 @@ static double plain_value(const struct trial *t, int64_t row, const float *x, co
 	return dot(x, w, from, to) + (key->use == LINEAR_USE_ACCUMULATE ? 0x1p-10 : 0);
 }
 
-static double silu(double x)
+static double activated(double x, bool gelu)
 {
-	return x / (1 + exp(-x));
+	return x / (1 + exp(-(gelu ? 1.5957691216057308 * (x + 0.044715 * x * x * x) : x)));
 }
 
 /* The sampled values whose weights `w` are of column `c` (and w2 of its partner). */
@@ -130,7 +130,7 @@ static void linear_column(struct trial *t, int c, const float *w, const float *w
 		int64_t row = t->sample_row[r], token = row % key->m;
 		const float *x = input_row(t, token, scratch);
 		double value = plain_value(t, row, x, w);
-		if (key->use == LINEAR_USE_MLP_IN) value = silu(value) * dot(x, w2, 0, key->k);
+		if (key->use == LINEAR_USE_MLP_IN) value = activated(value, config->gelu) * dot(x, w2, 0, key->k);
 		if (key->use == LINEAR_USE_ATTENTION_IN && d < 2 * half) {
 			const float *angle = t->cos_sin + (size_t)token * (size_t)config->rotary_dim;
 			double cosine = angle[d % half], sine = angle[half + d % half], other = dot(x, w2, 0, key->k);

@@ -107,27 +107,25 @@ struct norm_add_params {
 	int n;
 };
 
-/* Block and threads as rms_norm_kernel: a row, in registers from the first load to h. Both weights are on their way before the kernel waits. Bound: 12 n
- * bytes and sizeof T n a row; one row alone is a launch, two round trips to memory and two barriers. */
+/* Block and threads as rms_norm_kernel: a row, in registers from the first load to h. With one pass both weights are on their way before the kernel waits;
+ * registers do not hold two passes of them. Bound: 12 n bytes and sizeof T n a row; one row alone is a launch, two round trips to memory and two barriers. */
 template <typename T, int PASSES> GPU_KERNEL(NORM_MAX_THREADS) norm_add_kernel(norm_add_params a)
 {
 	GPU_SHARED(float, scratch, 32);
-	const int packs = a.n / NORM_PACK;
-	float w[PASSES][NORM_PACK], next[PASSES][NORM_PACK], v[PASSES][NORM_PACK], x[PASSES][NORM_PACK], sum = 0;
-	GPU_UNROLL for (int p = 0; p < PASSES; p++)
-	{
-		const int at = ((int)threadIdx.x + p * (int)blockDim.x) * NORM_PACK;
-		if (at >= packs * NORM_PACK) continue;
-		gpu_load<NORM_PACK>(a.weight + at, w[p]);
-		if (a.next) gpu_load<NORM_PACK>(a.next + at, next[p]);
+	constexpr bool early = PASSES == 1;
+	const int first = (int)threadIdx.x * NORM_PACK, step = (int)blockDim.x * NORM_PACK;
+	float w[NORM_PACK], next[NORM_PACK], v[PASSES][NORM_PACK], x[PASSES][NORM_PACK], sum = 0;
+	if (early && first < a.n) {
+		gpu_load<NORM_PACK>(a.weight + first, w);
+		if (a.next) gpu_load<NORM_PACK>(a.next + first, next);
 	}
 	gpu_wait_previous();
 	gpu_start_next();
 	float *row = a.x + blockIdx.x * a.x_stride;
 	GPU_UNROLL for (int p = 0; p < PASSES; p++)
 	{
-		const int at = ((int)threadIdx.x + p * (int)blockDim.x) * NORM_PACK;
-		if (at >= packs * NORM_PACK) continue;
+		const int at = first + p * step;
+		if (at >= a.n) continue;
 		gpu_load<NORM_PACK>(a.y + blockIdx.x * a.y_stride + at, v[p]);
 		gpu_load<NORM_PACK>(row + at, x[p]);
 		GPU_UNROLL for (int i = 0; i < NORM_PACK; i++) sum = gpu_fma(v[p][i], v[p][i], sum);
@@ -136,10 +134,11 @@ template <typename T, int PASSES> GPU_KERNEL(NORM_MAX_THREADS) norm_add_kernel(n
 	sum = 0;
 	GPU_UNROLL for (int p = 0; p < PASSES; p++)
 	{
-		const int at = ((int)threadIdx.x + p * (int)blockDim.x) * NORM_PACK;
-		if (at >= packs * NORM_PACK) continue;
+		const int at = first + p * step;
+		if (at >= a.n) continue;
+		if (!early) gpu_load<NORM_PACK>(a.weight + at, w);
 		GPU_UNROLL for (int i = 0; i < NORM_PACK; i++) {
-			x[p][i] = gpu_add(x[p][i], gpu_mul(v[p][i] * r, w[p][i]));
+			x[p][i] = gpu_add(x[p][i], gpu_mul(v[p][i] * r, w[i]));
 			sum = gpu_fma(x[p][i], x[p][i], sum);
 		}
 		gpu_store<NORM_PACK>(row + at, x[p]);
@@ -148,9 +147,10 @@ template <typename T, int PASSES> GPU_KERNEL(NORM_MAX_THREADS) norm_add_kernel(n
 	r = 1.0f / sqrtf(gpu_block_sum(sum, scratch) / (float)a.n + a.eps);
 	GPU_UNROLL for (int p = 0; p < PASSES; p++)
 	{
-		const int at = ((int)threadIdx.x + p * (int)blockDim.x) * NORM_PACK;
-		if (at >= packs * NORM_PACK) continue;
-		GPU_UNROLL for (int i = 0; i < NORM_PACK; i++) x[p][i] = x[p][i] * r * next[p][i];
+		const int at = first + p * step;
+		if (at >= a.n) continue;
+		if (!early) gpu_load<NORM_PACK>(a.next + at, next);
+		GPU_UNROLL for (int i = 0; i < NORM_PACK; i++) x[p][i] = x[p][i] * r * next[i];
 		gpu_store<NORM_PACK>((T *)a.h + blockIdx.x * a.h_stride + at, x[p]);
 	}
 }
