@@ -28,18 +28,36 @@ SIZES = {
     "tiny": dict(hidden_size=256, intermediate_size=704, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2, head_dim=64, vocab_size=1000),
     "mid": dict(hidden_size=2048, intermediate_size=5632, num_hidden_layers=8, num_attention_heads=16, num_key_value_heads=4, head_dim=128, vocab_size=32000),
 }
-COMMON = dict(max_position_embeddings=4096, rope_theta=10000.0, tie_word_embeddings=False, initializer_range=0.04, bos_token_id=None, eos_token_id=None,
-              pad_token_id=None)
+COMMON = dict(max_position_embeddings=4096, initializer_range=0.04, bos_token_id=None, eos_token_id=None, pad_token_id=None)
+PLAIN = dict(rope_theta=10000.0, tie_word_embeddings=False)
+# Caps that random scores and logits reach; windows that prompts are longer than.
+GEMMA2 = dict(attn_logit_softcapping=2.0, final_logit_softcapping=4.0)
+GEMMA3 = dict(rope_parameters={"full_attention": {"rope_type": "linear", "factor": 4.0, "rope_theta": 1e6},
+                               "sliding_attention": {"rope_type": "default", "rope_theta": 1e4}})
+
+
+def gemma(size, **more):
+    layers = SIZES[size]["num_hidden_layers"]
+    return dict(layer_types=[("sliding_attention", "full_attention")[i % 2] for i in range(layers)], sliding_window=24 if size == "tiny" else 200,
+                query_pre_attn_scalar=100, **more)
+
+
+def make_config(family, size):
+    if family == "Gemma2":
+        return transformers.Gemma2Config(**SIZES[size], **COMMON, **gemma(size, **GEMMA2))
+    if family == "Gemma3":
+        return transformers.Gemma3TextConfig(**SIZES[size], **COMMON, **gemma(size, **GEMMA3))
+    return getattr(transformers, family + "Config")(**SIZES[size], **COMMON, **PLAIN)
 
 
 def make_model(family, size, dtype, folder):
-    config = getattr(transformers, family + "Config")(**SIZES[size], **COMMON)
+    config = make_config(family, size)
     torch.manual_seed(3)
     model = getattr(transformers, family + "ForCausalLM")(config)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            if "norm" in name:  # ones would hide a norm that is left out
-                parameter.uniform_(0.5, 1.5)
+            if "norm" in name:  # ones would hide a norm that is left out; Gemma's are stored less 1
+                parameter.uniform_(*((-0.5, 0.5) if family.startswith("Gemma") else (0.5, 1.5)))
     model.to(dtype).save_pretrained(folder)
     del model
     gc.collect()
@@ -99,7 +117,7 @@ def main():
     print("note torch %s, transformers %s on %s" % (torch.__version__, transformers.__version__, PLACE))
     sizes = sys.argv[1:] or ["tiny", "mid"]
     with tempfile.TemporaryDirectory() as scratch:
-        for family in ("Llama", "Qwen3"):
+        for family in ("Llama", "Qwen3", "Gemma2", "Gemma3"):
             for size in sizes:
                 attempt("%s %s" % (family, size), one_model, family, size, torch.bfloat16, 65 if size == "tiny" else 600, scratch)
             attempt("%s tiny f32" % family, one_model, family, "tiny", torch.float32, 65, scratch)
