@@ -22,7 +22,7 @@ struct tracer {
 static enum bench_part part_of(const char *section, const char *op)
 {
 	if (!strcmp(section, "head")) return BENCH_HEAD;
-	if (!strcmp(op, "linear") || !strcmp(op, "attention_in") || !strcmp(op, "mlp_in")) return BENCH_GEMM;
+	if (!strcmp(op, "linear") || !strcmp(op, "attention_in") || !strcmp(op, "gdn_in") || !strcmp(op, "mlp_in")) return BENCH_GEMM;
 	if (!strcmp(op, "attention")) return BENCH_ATTENTION;
 	if (!strcmp(op, "gdn")) return BENCH_GDN;
 	if (!strcmp(op, "moe")) return BENCH_EXPERTS;

@@ -291,6 +291,14 @@ struct attention_in_args {
 	struct tensor qkv; /* [T, (q + 2 kv) D + more] sharded */
 };
 
+/* From the residual stream to what the gated delta net reads: norm, both linears, which are one where b and a rows
+ * lie behind the others in memory. What the stream prefers for either does not count. */
+struct gdn_in_args {
+	struct norm_input in;
+	const struct linear_weight *qkvz, *ba; /* [2 Hk dk + 2 Hv dv, H]: q, k, v, z rows; [2 Hv, H]: b rows, a rows; local heads */
+	struct tensor out;                     /* [T, q|k|v|z|b|a] sharded */
+};
+
 /* out = swiglu(rms_norm(x) W^T + bias), or geglu of that. */
 struct mlp_in_args {
 	struct norm_input in;
@@ -390,6 +398,7 @@ static inline size_t sample_scratch_bytes(int rows)
 /* X(name): enum status name(struct stream *, const struct name_args *, struct error *) */
 #define OP_FUSED_LIST(X) \
 	X(attention_in)      \
+	X(gdn_in)            \
 	X(mlp_in)            \
 	X(argmax)            \
 	X(sample)

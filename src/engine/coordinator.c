@@ -222,7 +222,7 @@ static void fill_worker(struct coordinator *c, int r, const struct device_option
 	struct rank_shape shape = rank_shape(config, o->world_size);
 	struct step_limits limits = rank_limits(&o->rank);
 	enum dtype activation = device_activation(o->ops, config->dtype);
-	const int outputs[] = {2 * shape.inner, shape.qkv_cols, shape.qkvz_cols, config->vocab_size};
+	const int outputs[] = {2 * shape.inner, shape.qkv_cols, shape.gdn_in_cols, config->vocab_size};
 	const int inputs[] = {config->hidden_size, shape.inner, shape.q_cols, shape.gdn_v_cols};
 	int max_n = 0, max_k = 0;
 	for (int i = 0; i < 4; i++) {

@@ -45,6 +45,14 @@ enum status dispatch_agree(struct group *group, int rank, uint64_t sequence, con
 	return STATUS_OK;
 }
 
+bool dispatch_prefers(const struct rank *rank, enum linear_use use, const struct linear_weight *weight, int rows)
+{
+	const struct linear_key key = {.use = use, .dtype = weight->dtype, .n = weight->n, .k = weight->k, .m = rows};
+	if (!rank->options.whitelist) return false;
+	const struct whitelist_entry *entry = whitelist_find(rank->options.whitelist, &key);
+	return entry && applies(rank, entry);
+}
+
 void dispatch_record(struct rank *rank, enum linear_use use, const struct linear_weight *weight, int rows)
 {
 	struct dispatch_notes *notes = rank->notes;

@@ -29,6 +29,8 @@ enum status dispatch_apply(struct rank *rank, struct error *err) NODISCARD;
 /* Meets all ranks: MISMATCH, naming the rank, unless each has the table with this hash. */
 enum status dispatch_agree(struct group *group, int rank, uint64_t sequence, const char hash[WHITELIST_HASH_BYTES], struct error *err) NODISCARD;
 
+/* Whether the table has a variant for this linear: then it is to run by itself. */
+bool dispatch_prefers(const struct rank *rank, enum linear_use use, const struct linear_weight *weight, int rows);
 /* After a linear or fused op of `rows` rows. */
 void dispatch_record(struct rank *rank, enum linear_use use, const struct linear_weight *weight, int rows);
 static inline void dispatch_ran(struct rank *rank, enum linear_use use, const struct linear_weight *weight, int rows)

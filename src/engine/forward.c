@@ -202,6 +202,25 @@ static enum status attention_block(struct rank *rank, int layer, const struct ke
 	return row_parallel(rank, attn, &w->o, w->o_bias, s, (struct norms){w->mixed_norm, w->post_norm}, err);
 }
 
+/* From the residual stream to `in`, [T, q|k|v|z|b|a]. */
+static enum status gdn_in(struct rank *rank, int layer, struct hidden *s, struct tensor in, struct error *err)
+{
+	const struct layer_weights *w = &rank->weights.layers[layer];
+	const struct linear_weight *qkvz = &w->gdn.qkvz.part[0], *ba = &w->gdn.ba.part[0];
+	const int rows = s->x.rows, qkvz_cols = rank_shape(&rank->model->config, rank->world_size).qkvz_cols;
+	const bool apart = w->gdn.ba.parts > 1 || dispatch_prefers(rank, LINEAR_USE_PLAIN, qkvz, rows) || dispatch_prefers(rank, LINEAR_USE_PLAIN, ba, rows);
+
+	if (FUSED(gdn_in, &w->gdn.qkvz) && !apart) {
+		RUN(gdn_in, {.in = {.x = s->x, .weight = w->input_norm, .eps = rank->model->config.rms_eps, .h = s->h, .done = s->normed}, .qkvz = qkvz, .ba = ba, .out = in});
+		dispatch_ran(rank, LINEAR_USE_PLAIN, qkvz, rows);
+		dispatch_ran(rank, LINEAR_USE_PLAIN, ba, rows);
+		return STATUS_OK;
+	}
+	TRY(norm(rank, s, w->input_norm, err));
+	TRY(column_parallel(rank, s->h, &w->gdn.qkvz, NULL, tensor_columns(&in, 0, qkvz_cols), err));
+	return column_parallel(rank, s->h, &w->gdn.ba, NULL, tensor_columns(&in, qkvz_cols, in.cols - qkvz_cols), err);
+}
+
 /* nth: of the layers with a gated delta net. */
 static enum status gdn_block(struct rank *rank, int layer, int nth, struct hidden *s, struct error *err)
 {
@@ -209,14 +228,12 @@ static enum status gdn_block(struct rank *rank, int layer, int nth, struct hidde
 	const struct layer_weights *w = &rank->weights.layers[layer];
 	struct rank_shape shape = rank_shape(c, rank->world_size);
 	int rows = s->x.rows;
-	struct tensor qkvz = tensor_view(rank->buffers.qkv, rank->activation, TENSOR_SHARDED, rows, shape.qkvz_cols); /* [T, q|k|v|z] */
-	struct tensor ba = tensor_view(rank->buffers.ba, rank->activation, TENSOR_SHARDED, rows, 2 * shape.gdn_v_heads);
+	struct tensor all = tensor_view(rank->buffers.qkv, rank->activation, TENSOR_SHARDED, rows, shape.gdn_in_cols);
+	struct tensor in = tensor_columns(&all, 0, shape.qkvz_cols + 2 * shape.gdn_v_heads); /* [T, q|k|v|z|b|a] */
 	struct tensor out = tensor_view(rank->buffers.attn, rank->activation, TENSOR_SHARDED, rows, shape.gdn_v_cols);
 
-	TRY(norm(rank, s, w->input_norm, err));
-	TRY(column_parallel(rank, s->h, &w->gdn.qkvz, NULL, qkvz, err));
-	TRY(column_parallel(rank, s->h, &w->gdn.ba, NULL, ba, err));
-	RUN(gdn, {.qkvz = qkvz, .ba = ba, .conv = w->gdn.conv, .a_log = w->gdn.a_log, .dt_bias = w->gdn.dt_bias, .norm = w->gdn.norm,
+	TRY(gdn_in(rank, layer, s, in, err));
+	RUN(gdn, {.qkvz = tensor_columns(&in, 0, shape.qkvz_cols), .ba = tensor_columns(&in, shape.qkvz_cols, 2 * shape.gdn_v_heads), .conv = w->gdn.conv, .a_log = w->gdn.a_log, .dt_bias = w->gdn.dt_bias, .norm = w->gdn.norm,
 	          .eps = c->rms_eps, .cache = &rank->state, .layer = nth, .rows = &rank->rows, .out = out});
 	return row_parallel(rank, out, &w->gdn.out, NULL, s, (struct norms){w->mixed_norm, w->post_norm}, err);
 }

@@ -280,13 +280,38 @@ static enum status add_part(const struct rank *rank, const struct weight *w, str
 	return STATUS_OK;
 }
 
+static enum status alloc_parts(struct rank *rank, struct fused_weight *fused, const char *name, enum mem_tag tag, struct error *err)
+{
+	for (int p = 0; p < fused->parts; p++) {
+		struct linear_weight *w = &fused->part[p];
+		TRY(rank_alloc(rank, rank->device->vt->linear_bytes(w->dtype, w->n, w->k), tag, name, &w->data, err));
+	}
+	return STATUS_OK;
+}
+
+/* Both projections of a gated delta net: one behind the other where that makes one linear of them. */
+static enum status alloc_gdn_in(struct rank *rank, struct gdn_weights *gdn, const char *name, enum mem_tag tag, struct error *err)
+{
+	const struct device_ops *vt = rank->device->vt;
+	struct linear_weight *qkvz = &gdn->qkvz.part[0], *ba = &gdn->ba.part[0], both = *qkvz;
+	if (gdn->qkvz.parts != 1 || gdn->ba.parts != 1 || qkvz->dtype != ba->dtype || qkvz->n % vt->linear_granule) {
+		TRY(alloc_parts(rank, &gdn->qkvz, name, tag, err));
+		return alloc_parts(rank, &gdn->ba, name, tag, err);
+	}
+	both.n += ba->n;
+	TRY(rank_alloc(rank, vt->linear_bytes(both.dtype, both.n, both.k), tag, name, &both.data, err));
+	qkvz->data = both.data;
+	*ba = linear_view(vt, &both, qkvz->n, ba->n);
+	return STATUS_OK;
+}
+
 static enum status alloc_linears(struct rank *rank, int layer, struct error *err)
 {
-	char *base = (char *)&rank->weights.layers[layer];
+	struct layer_weights *weights = &rank->weights.layers[layer];
 	const char *name = NULL;
 	enum mem_tag tag = MEM_SHARDED;
 	for (size_t i = 0; i < PARTS(linear_parts); i++) {
-		struct fused_weight *fused = (struct fused_weight *)(base + linear_parts[i].field);
+		struct fused_weight *fused = (struct fused_weight *)((char *)weights + linear_parts[i].field);
 		const struct weight *of = manifest_find(&rank->model->manifest, linear_parts[i].role, layer);
 		if (of) {
 			name = of->name;
@@ -294,10 +319,9 @@ static enum status alloc_linears(struct rank *rank, int layer, struct error *err
 			TRY(add_part(rank, of, fused, err));
 		}
 		bool complete = i + 1 == PARTS(linear_parts) || linear_parts[i + 1].field != linear_parts[i].field;
-		for (int p = 0; complete && p < fused->parts; p++) {
-			struct linear_weight *w = &fused->part[p];
-			TRY(rank_alloc(rank, rank->device->vt->linear_bytes(w->dtype, w->n, w->k), tag, name, &w->data, err));
-		}
+		if (!complete || fused == &weights->gdn.qkvz) continue; /* with ba, which follows */
+		if (fused == &weights->gdn.ba) TRY(alloc_gdn_in(rank, &weights->gdn, name, tag, err));
+		else TRY(alloc_parts(rank, fused, name, tag, err));
 	}
 	return STATUS_OK;
 }

@@ -20,6 +20,7 @@ struct rank_shape rank_shape(const struct model_config *c, int world_size)
 	s.gdn_k_cols = s.gdn_k_heads * c->gdn.k_dim;
 	s.gdn_v_cols = s.gdn_v_heads * c->gdn.v_dim;
 	s.qkvz_cols = 2 * s.gdn_k_cols + 2 * s.gdn_v_cols;
+	s.gdn_in_cols = (s.qkvz_cols + 2 * s.gdn_v_heads + 7) / 8 * 8;
 	return s;
 }
 
@@ -138,8 +139,7 @@ static enum status prepare_buffers(struct rank *rank, struct error *err)
 		{&b->x, rows * hidden * sizeof(float), "residual stream"},
 		{&b->y, c->four_norms ? rows * hidden * sizeof(float) : 0, "rows to be added"},
 		{&b->h, rows * hidden * act, "normed rows"},
-		{&b->qkv, rows * (size_t)largest(shape.qkv_cols, shape.qkvz_cols) * act, "qkv rows"},
-		{&b->ba, rows * 2 * (size_t)shape.gdn_v_heads * act, "ba rows"},
+		{&b->qkv, rows * (size_t)largest(shape.qkv_cols, shape.gdn_in_cols) * act, "qkv rows"},
 		{&b->attn, rows * (size_t)largest(shape.q_cols, shape.gdn_v_cols) * act, "attention rows"},
 		{&b->gate_up, rows * 2 * (size_t)shape.inner * act, "gate and up rows"},
 		{&b->act, rows * (size_t)shape.inner * act, "mlp rows"},

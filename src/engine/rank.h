@@ -32,7 +32,7 @@ struct fused_weight {
 /* A layer has the weights of its mixer, attention or gated delta net, and of its MLP; what it does not have is zero. */
 struct gdn_weights {
 	struct fused_weight qkvz;     /* [(2 Hk dk + 2 Hv dv)/P, H] q rows, k rows, v rows, z rows */
-	struct fused_weight ba;       /* [2 Hv/P, H] b rows, a rows */
+	struct fused_weight ba;       /* [2 Hv/P, H] b rows, a rows; behind qkvz in memory where both are one type */
 	struct fused_weight out;      /* [H, Hv/P * dv] */
 	float *conv;                  /* [Kc][q|k|v channels of this rank] */
 	float *a_log, *dt_bias;       /* [Hv/P] */
@@ -76,8 +76,7 @@ struct rank_buffers {
 	float *x;       /* [T, H] residual stream */
 	float *y;       /* [T, H] what a sub-layer adds to it, where that is normed first; NULL: it is not */
 	void *h;        /* [T, H] normed */
-	void *qkv;      /* [T, outputs of qkv, or of qkvz] */
-	void *ba;       /* [T, 2 Hv/P] */
+	void *qkv;      /* [T, outputs of qkv, or of qkvz and ba] */
 	void *attn;     /* [T, inputs of o, or of the GDN's out] */
 	void *gate_up;  /* [T, 2I/P] */
 	void *act;      /* [T, I/P] */
@@ -169,6 +168,7 @@ struct rank_shape {
 	int qkv_cols;                         /* q, k, v, and the output gate where there is one */
 	int gdn_k_heads, gdn_v_heads;
 	int gdn_k_cols, gdn_v_cols, qkvz_cols; /* k_heads*dk, v_heads*dv, 2 of each */
+	int gdn_in_cols;                       /* qkvz and ba, and so many more that rows are aligned */
 };
 struct rank_shape rank_shape(const struct model_config *config, int world_size);
 /* The state cache of a rank, of which model, options and activation are set; no slots: the model has no state. */

@@ -2,7 +2,7 @@
 
 /* One linear as the forward pass calls it. */
 struct use {
-	const struct linear_weight *weight;
+	struct linear_weight weight;
 	const float *bias;
 	struct tensor x, y;
 	bool partial; /* y is the comm's */
@@ -20,7 +20,7 @@ static bool is_done(struct warm *warm, const struct use *use)
 {
 	for (int i = 0; i < warm->count; i++) {
 		const struct use *d = &warm->done[i];
-		if (d->weight->n == use->weight->n && d->weight->k == use->weight->k && d->weight->dtype == use->weight->dtype && d->partial == use->partial &&
+		if (d->weight.n == use->weight.n && d->weight.k == use->weight.k && d->weight.dtype == use->weight.dtype && d->partial == use->partial &&
 		    d->y.dtype == use->y.dtype && d->y.row_stride == use->y.row_stride)
 			return true;
 	}
@@ -32,12 +32,12 @@ static enum status run(struct warm *warm, const struct use *use, struct error *e
 {
 	struct rank *rank = warm->rank;
 	const struct device_ops *vt = rank->device->vt;
-	if (!use->weight->n || is_done(warm, use)) return STATUS_OK;
+	if (!use->weight.n || is_done(warm, use)) return STATUS_OK;
 	for (int rows = 0; rows < use->most;) {
 		const int next = vt->linear_rows_after(rank->stream, rows);
 		if (!next) return STATUS_OK;
 		rows = next < use->most ? next : use->most;
-		struct linear_args args = {.x = use->x, .weight = use->weight, .bias = use->bias, .y = use->y};
+		struct linear_args args = {.x = use->x, .weight = &use->weight, .bias = use->bias, .y = use->y};
 		args.x.rows = args.y.rows = rows;
 		if (use->partial) {
 			TRY(COMM(rank->comm, partial, rows, &args.y, err));
@@ -55,7 +55,7 @@ static enum status run_columns(struct warm *warm, const struct fused_weight *wei
 {
 	const struct tensor all = tensor_view(y, warm->rank->activation, TENSOR_SHARDED, most, cols);
 	for (int i = 0; i < weight->parts; i++) {
-		struct use use = {.weight = &weight->part[i], .bias = bias ? bias + weight->begin[i] : NULL, .x = x, .most = most};
+		struct use use = {.weight = weight->part[i], .bias = bias ? bias + weight->begin[i] : NULL, .x = x, .most = most};
 		use.y = tensor_columns(&all, weight->begin[i], weight->part[i].n);
 		TRY(run(warm, &use, err));
 	}
@@ -66,8 +66,21 @@ static enum status run_columns(struct warm *warm, const struct fused_weight *wei
 static enum status run_rows(struct warm *warm, const struct fused_weight *weight, void *x, int most, struct error *err)
 {
 	if (!weight->parts) return STATUS_OK;
-	const struct use use = {.weight = &weight->part[0], .x = tensor_view(x, warm->rank->activation, TENSOR_SHARDED, most, weight->part[0].k), .partial = true,
+	const struct use use = {.weight = weight->part[0], .x = tensor_view(x, warm->rank->activation, TENSOR_SHARDED, most, weight->part[0].k), .partial = true,
 	                        .most = most};
+	return run(warm, &use, err);
+}
+
+/* Both projections of a gated delta net, as the op that takes them together runs them. */
+static enum status run_gdn_in(struct warm *warm, const struct gdn_weights *w, struct tensor h, int most, struct error *err)
+{
+	const struct rank *rank = warm->rank;
+	struct linear_weight both = w->qkvz.part[0];
+	if (w->qkvz.parts != 1 || w->ba.parts != 1) return STATUS_OK;
+	both.n += w->ba.part[0].n;
+	const int cols = rank_shape(&rank->model->config, rank->world_size).gdn_in_cols;
+	const struct tensor all = tensor_view(rank->buffers.qkv, rank->activation, TENSOR_SHARDED, most, cols);
+	const struct use use = {.weight = both, .x = h, .y = tensor_columns(&all, 0, both.n), .most = most};
 	return run(warm, &use, err);
 }
 
@@ -80,15 +93,16 @@ static enum status run_layer(struct warm *warm, const struct layer_weights *w, s
 	const struct tensor h = tensor_view(b->h, rank->activation, TENSOR_REPLICATED, most, rank->model->config.hidden_size);
 	TRY(run_columns(warm, &w->qkv, w->qkv_bias, h, b->qkv, shape.qkv_cols, most, err));
 	TRY(run_rows(warm, &w->o, b->attn, most, err));
-	TRY(run_columns(warm, &w->gdn.qkvz, NULL, h, b->qkv, shape.qkvz_cols, most, err));
-	TRY(run_columns(warm, &w->gdn.ba, NULL, h, b->ba, 2 * shape.gdn_v_heads, most, err));
+	TRY(run_columns(warm, &w->gdn.qkvz, NULL, h, b->qkv, shape.gdn_in_cols, most, err));
+	TRY(run_columns(warm, &w->gdn.ba, NULL, h, b->qkv, shape.gdn_in_cols, most, err));
+	if (rank->device->vt->ops.gdn_in) TRY(run_gdn_in(warm, &w->gdn, h, most, err));
 	TRY(run_rows(warm, &w->gdn.out, b->attn, most, err));
 	TRY(run_columns(warm, &w->gate_up, w->gate_up_bias, h, b->gate_up, 2 * shape.inner, most, err));
 	TRY(run_rows(warm, &w->down, b->act, most, err));
 	if (!w->moe.router.parts) return STATUS_OK;
 	const struct linear_weight *router = &w->moe.op.router, *shared = &w->moe.op.shared_gate_up;
-	const struct use routed = {.weight = router, .x = h, .y = tensor_view(b->moe, DTYPE_F32, TENSOR_REPLICATED, most, router->n), .most = most};
-	const struct use inner = {.weight = shared, .x = h, .y = tensor_view(b->moe, rank->activation, TENSOR_SHARDED, most, shared->n), .most = most};
+	const struct use routed = {.weight = *router, .x = h, .y = tensor_view(b->moe, DTYPE_F32, TENSOR_REPLICATED, most, router->n), .most = most};
+	const struct use inner = {.weight = *shared, .x = h, .y = tensor_view(b->moe, rank->activation, TENSOR_SHARDED, most, shared->n), .most = most};
 	TRY(run(warm, &routed, err));
 	return shared->data ? run(warm, &inner, err) : STATUS_OK;
 }
@@ -100,7 +114,7 @@ enum status warm_linears(struct rank *rank, struct error *err)
 	for (int layer = 0; layer < rank->model->config.layers; layer++) TRY(run_layer(&warm, &rank->weights.layers[layer], err));
 	const struct linear_weight *head = &rank->weights.head;
 	const int outputs = rank_limits(&rank->options).max_outputs;
-	const struct use use = {.weight = head, .x = tensor_view(rank->buffers.head_h, rank->activation, TENSOR_REPLICATED, outputs, rank->model->config.hidden_size),
+	const struct use use = {.weight = *head, .x = tensor_view(rank->buffers.head_h, rank->activation, TENSOR_REPLICATED, outputs, rank->model->config.hidden_size),
 	                        .y = tensor_view(rank->buffers.logits, DTYPE_F32, TENSOR_SHARDED, outputs, head->n), .most = outputs};
 	TRY(run(&warm, &use, err));
 	return comm_sync(rank->comm, rank->stream, err);

@@ -224,14 +224,15 @@ static void sum_state(struct plan_degree *d, const struct model_config *c, const
 	d->state_per_sequence = (uint64_t)p->gdn * (conv + recurrent);
 }
 
-/* Elements of the activation type that a row takes besides its norm: qkv or qkvz and ba, attended, gate and up and product of a dense MLP; of experts
+/* Elements of the activation type that a row takes besides its norm: qkv, or qkvz and ba; attended, gate and up and product of a dense MLP; of experts
  * the same and an output for each that a row chooses, as if all rows were taken at once (a back end may need less). */
 static uint64_t row_elements(const struct plan_degree *d, const struct model_config *c, const struct parts *p)
 {
 	const int n = d->world_size;
 	int64_t qkv = local_length(p->q, n) + 2 * local_length(p->kv, n), qkvz = 2 * local_length(p->key, n) + 2 * local_length(p->value, n);
 	int64_t attended = local_length(p->attended, n), values = local_length(p->value, n);
-	int64_t elements = (qkv > qkvz ? qkv : qkvz) + 2 * local_length(p->value_head, n) + (attended > values ? attended : values);
+	int64_t gdn_in = qkvz + 2 * local_length(p->value_head, n);
+	int64_t elements = (qkv > gdn_in ? qkv : gdn_in) + (attended > values ? attended : values);
 	if (p->dense) elements += 3 * local_length(p->mlp, n);
 	if (p->moe) elements += c->moe.experts_per_token * (3 * local_length(p->expert, n) + c->hidden_size);
 	if (p->moe && c->moe.shared_intermediate) elements += 3 * local_length(p->shared_expert, n) + c->hidden_size;

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "base/rng.h"
+#include "device/gpu/device.h"
 #include "gpu/harness.h"
 
 #define MAX_SEQS 16
@@ -277,6 +278,8 @@ static void check_variants(struct gpu_check *c, const struct shape *s)
 	const int count = c->ops->attention_variants(c->stream, &key, list, 40);
 	struct step p = make_step(c, s);
 	const struct answer a = answer_of(c, &p);
+	if (!strcmp(GPU_NAME_TEXT, "cuda") && key.prefill && s->dtype != DTYPE_F32 && strcmp(list[1].kernel, "prefill_wide"))
+		gpu_fail(c, "the first of %d variants is %s; prefill_wide takes such heads", count, list[1].kernel);
 	if (count < 2 || count >= 40 || strcmp(list[0].kernel, "default")) gpu_fail(c, "%d variants, the first '%s'; default and others are wanted", count, list[0].kernel);
 	for (int i = 0; i < count; i++) {
 		char name[80];
@@ -346,7 +349,7 @@ static void draw_step(const struct gpu_check *c, struct shape *s, enum steps kin
 
 static void check_drawn(struct gpu_check *c, struct stream *stream, const char *what, int cases)
 {
-	static const int dims[] = {64, 80, 96, 128, 192, 256, 16, 112}, groups[] = {1, 3, 4, 8, 5, 16, 12}, blocks[] = {16, 32, 64, 48, 128};
+	static const int dims[] = {64, 80, 96, 128, 192, 256, 16, 160}, groups[] = {1, 3, 4, 8, 5, 16, 12}, blocks[] = {16, 32, 64, 48, 128};
 	static const enum scores scores[] = {SCORES_RANDOM, SCORES_RANDOM, SCORES_STEEP, SCORES_RANDOM, SCORES_ZERO, SCORES_RANDOM, SCORES_EQUAL};
 	for (int i = 0; i < (c->quick && cases > 32 ? 32 : cases); i++) {
 		struct shape s = {.dtype = (enum dtype)(i % 3), .head_dim = dims[(i / 2) % 8], .kv_heads = 1 + i % 3, .block_tokens = blocks[i % 5], .scores = scores[i % 7]};
@@ -359,6 +362,29 @@ static void check_drawn(struct gpu_check *c, struct stream *stream, const char *
 		snprintf(name, sizeof name, "%s%s", what, step_names[kind]);
 		check_shape(c, &s, stream, name);
 	}
+}
+
+/* Heads above 128, whose tiles of keys are of other sizes than a block's: rows and keys about the edges of tiles, windows that begin within one, contexts of
+ * many tiles, sequences of all of it. */
+static void check_wide_heads(struct gpu_check *c)
+{
+	static const struct shape shapes[] = {
+		{.head_dim = 256, .q_heads = 6, .kv_heads = 1, .block_tokens = 64, .seqs = 4, .rows = {1, 128, 129, 2}, .kv_len = {80, 128, 161, 81}},
+		{.head_dim = 256, .q_heads = 2, .kv_heads = 2, .block_tokens = 16, .window = 70, .seqs = 3, .rows = {300, 79, 127}, .kv_len = {300, 241, 400}},
+		{.head_dim = 256, .q_heads = 2, .kv_heads = 1, .block_tokens = 48, .window = 1024, .seqs = 2, .rows = {40, 2}, .kv_len = {1100, 5200}},
+		{.head_dim = 256, .q_heads = 3, .kv_heads = 1, .block_tokens = 64, .seqs = 1, .rows = {9}, .kv_len = {5000}, .scores = SCORES_STEEP},
+		{.head_dim = 192, .q_heads = 4, .kv_heads = 2, .block_tokens = 64, .seqs = 3, .rows = {97, 257, 3}, .kv_len = {97, 257, 2000}},
+		{.head_dim = 192, .q_heads = 2, .kv_heads = 1, .block_tokens = 32, .window = 97, .seqs = 2, .rows = {200, 64}, .kv_len = {500, 64}},
+		{.head_dim = 160, .q_heads = 2, .kv_heads = 2, .block_tokens = 16, .seqs = 3, .rows = {130, 5, 96}, .kv_len = {130, 1500, 193}},
+		{.head_dim = 208, .q_heads = 3, .kv_heads = 3, .block_tokens = 64, .window = 33, .seqs = 2, .rows = {81, 160}, .kv_len = {700, 160}},
+		{.head_dim = 144, .q_heads = 4, .kv_heads = 1, .block_tokens = 128, .seqs = 1, .rows = {150}, .kv_len = {290}, .scores = SCORES_EQUAL},
+	};
+	for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
+		for (int dtype = DTYPE_F16; dtype <= DTYPE_BF16; dtype++) {
+			struct shape s = shapes[i];
+			s.dtype = (enum dtype)dtype;
+			check_shape(c, &s, c->stream, "wide heads");
+		}
 }
 
 /* What half of the heads gives must be the same bits as all of them give: of what two ranks are. */
@@ -414,11 +440,13 @@ static void check_refusals(struct gpu_check *c)
 void gpu_check_attention(struct gpu_check *c)
 {
 	check_drawn(c, c->stream, "", 120);
+	if (!c->quick) check_wide_heads(c);
 	GPU_EACH_DTYPE(dtype) {
 		check_variants(c, &(struct shape){.dtype = dtype, .head_dim = 64, .q_heads = 6, .kv_heads = 2, .block_tokens = 16, .seqs = 3, .rows = {1, 1, 1},
 		                                  .kv_len = {70, 1, 33}});
-		check_variants(c, &(struct shape){.dtype = dtype, .head_dim = 128, .q_heads = 2, .kv_heads = 1, .block_tokens = 32, .seqs = 2, .rows = {20, 20},
-		                                  .kv_len = {20, 90}});
+		for (int dim = 128; dim <= 256; dim *= 2)
+			check_variants(c, &(struct shape){.dtype = dtype, .head_dim = dim, .q_heads = 2, .kv_heads = 1, .block_tokens = 32, .seqs = 2, .rows = {20, 20},
+			                                  .kv_len = {20, 90}});
 	}
 	check_workspace(c);
 	struct stream *invariant = NULL;
@@ -502,7 +530,11 @@ void gpu_bench_attention(struct gpu_check *c)
 		{"32B", 64, 1, 1024, 64, 8, 128, 64, 0}, {"D 64", 64, 1, 1024, 24, 8, 64, 64, 0}, {"8B", 1, 1024, 1024, 32, 8, 128, 64, 0},
 		{"8B", 1, 8192, 8192, 32, 8, 128, 64, 0}, {"8B TP2", 1, 8192, 8192, 16, 4, 128, 64, 0}, {"8B blocks of 16", 1, 8192, 8192, 32, 8, 128, 16, 0},
 		{"8B", 16, 512, 512, 32, 8, 128, 64, 0}, {"8B mixed, 240 of 1 row", 255, 512, 512, 32, 8, 128, 64, 240}, {"8B chunk", 1, 2048, 8192, 32, 8, 128, 64, 0}, {"D 64", 1, 4096, 4096, 32, 8, 64, 64, 0},
-		{"D 256", 1, 4096, 4096, 16, 8, 256, 64, 0},
+		{"D 256", 1, 4096, 4096, 16, 8, 256, 64, 0}, {"27B", 1, 1024, 1024, 24, 4, 256, 64, 0}, {"27B", 1, 8192, 8192, 24, 4, 256, 64, 0},
+		{"27B TP2", 1, 4096, 4096, 12, 2, 256, 64, 0}, {"27B TP2", 1, 8192, 8192, 12, 2, 256, 64, 0}, {"27B blocks of 16", 1, 8192, 8192, 24, 4, 256, 16, 0},
+		{"D 192", 1, 4096, 4096, 16, 8, 192, 64, 0}, {"27B", 1, 1, 1024, 24, 4, 256, 64, 0}, {"27B", 1, 1, 8192, 24, 4, 256, 64, 0},
+		{"27B", 16, 1, 1024, 24, 4, 256, 64, 0}, {"27B", 16, 1, 8192, 24, 4, 256, 64, 0}, {"27B TP2", 1, 1, 1024, 12, 2, 256, 64, 0},
+		{"27B TP2", 16, 1, 1024, 12, 2, 256, 64, 0},
 	};
 	for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) bench_shape(c, &shapes[i]);
 }

@@ -148,6 +148,7 @@ static void run_step(struct gpu_check *c, const struct net *n, const struct weig
 	}
 	struct step_rows sr = {.rows = rows, .seqs = seqs, .row_start = gpu_put(c, start, sizeof start), .state_read = gpu_put(c, read, sizeof read),
 	                       .state_write = gpu_put(c, write, sizeof write), .max_seq_rows = most};
+	while (sr.single_seqs < seqs && start[sr.single_seqs + 1] == sr.single_seqs + 1) sr.single_seqs++;
 	struct tensor out = gpu_output(c, c->dtype, TENSOR_SHARDED, rows, values, values + 8);
 	GPU_RUN(c, gdn, {.qkvz = tensor_view(gpu_put(c, qkvz, (size_t)rows * line), c->dtype, TENSOR_SHARDED, rows, cols),
 	                 .ba = tensor_view(gpu_put(c, ba, (size_t)rows * ba_line), c->dtype, TENSOR_SHARDED, rows, 2 * n->v_heads), .conv = w->d_conv,
@@ -182,6 +183,8 @@ void gpu_check_gdn(struct gpu_check *c)
 		{1, 3, 20, 33, 3, 3, {{2, 1, 0}, {1, 1, 1}, {1, 1, 1}, {0, 3, 1}}},
 		{1, 2, 33, 16, 2, 1, {{1}, {1}, {3}}},
 		{1, 3, 128, 128, 4, 2, {{40, 1}, {1, 1}, {1, 2}, {1, 1}}},
+		{48, 48, 128, 128, 4, 3, {{1, 1, 1}, {1, 1, 4}, {1, 1, 1}}}, /* more heads than multiprocessors */
+		{2, 6, 32, 16, 4, 3, {{1, 3, 2}, {1, 1, 7}, {1, 1, 1}, {1, 0, 1}}},
 		{2, 2, 64, 70, 5, 1, {{65}, {1}, {1}}},
 	};
 	for (int i = 0; i < (int)(sizeof nets / sizeof *nets); i++)

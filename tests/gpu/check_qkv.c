@@ -345,6 +345,46 @@ void gpu_check_attention_in(struct gpu_check *c)
 	}
 }
 
+/* --- gdn_in: both linears, one behind the other in memory and not; a rounding of h may fall the other way, and then that of the result */
+
+static void gdn_in_case(struct gpu_check *c, enum dtype dtype, int rows, int hidden, int n, int ba_n, bool adjacent, bool done)
+{
+	gpu_case(c, dtype, FILL_RANDOM, "T=%d H=%d N=%d+%d%s%s", rows, hidden, n, ba_n, adjacent ? "" : " apart", done ? " h given" : "");
+	const int all = n + ba_n, stride = (all + 7) / 8 * 8;
+	const size_t line = dtype_size(dtype, (size_t)hidden);
+	void *x_host, *w_host;
+	struct tensor x = gpu_input(c, DTYPE_F32, TENSOR_REPLICATED, rows, hidden, hidden, 1, &x_host);
+	struct tensor h = gpu_output(c, dtype, TENSOR_REPLICATED, rows, hidden, hidden), out = gpu_output(c, dtype, TENSOR_SHARDED, rows, all, stride);
+	float *norm = norm_weight(c, hidden, 2);
+	struct linear_weight w = gpu_weight(c, dtype, all, hidden, 6, &w_host), qkvz = linear_view(c->ops, &w, 0, n), ba = linear_view(c->ops, &w, n, ba_n);
+	if (!adjacent) ba.data = gpu_put(c, (char *)w_host + (size_t)n * line, (size_t)ba_n * line);
+	double *h_want = norm_rows(c, x_host, norm, rows, hidden, 1e-6), *want = linear_oracle(c, h_want, w_host, NULL, rows, all, hidden);
+	double *size = gpu_host(c, (size_t)(rows * all) * 8);
+	for (int i = 0; i < rows * all; i++) size[i] = 1 + fabs(want[i]);
+	if (done) {
+		char *given = gpu_host(c, (size_t)rows * line);
+		for (int i = 0; i < rows * hidden; i++) set_element(given, dtype, (size_t)i, h_want[i]);
+		h.data = gpu_put(c, given, (size_t)rows * line);
+	}
+	GPU_RUN(c, gdn_in, {.in = {.x = x, .weight = gpu_put(c, norm, (size_t)hidden * 4), .eps = 1e-6f, .h = h, .done = done}, .qkvz = &qkvz, .ba = &ba, .out = out});
+	gpu_compare(c, "out", &out, want, size, 3 * gpu_unit(dtype) + (hidden + 64) * u, gpu_tiny(dtype));
+	gpu_case_end(c);
+}
+
+void gpu_check_gdn_in(struct gpu_check *c)
+{
+	GPU_EACH_DTYPE(dtype)
+	{
+		gdn_in_case(c, dtype, 1, 128, 96, 6, true, false);
+		gdn_in_case(c, dtype, 1, 128, 96, 12, false, false);
+		gdn_in_case(c, dtype, 1, 64, 64, 2, true, true);
+		gdn_in_case(c, dtype, 3, 70, 33, 4, true, false);
+		gdn_in_case(c, dtype, 17, 192, 80, 8, true, false);
+		gdn_in_case(c, dtype, 40, 128, 64, 4, false, true);
+		if (!c->quick) gdn_in_case(c, dtype, 1, 1024, 2048, 24, true, false);
+	}
+}
+
 /* --- mlp_in: rounding of gate and up moves the result by U of gate and of up (the slopes of silu and gelu are at most 1.13), then U of its own */
 
 static void mlp_in_case(struct gpu_check *c, enum dtype dtype, int rows, int hidden, int inner, bool bias_given, bool done, bool gelu)

@@ -27,7 +27,7 @@ one() {
 }
 
 one memcheck rms_norm head_norm rope kv_write swiglu tree_sum gather_rows embed argmax sample
-one memcheck attention attention_in mlp_in
+one memcheck attention attention_in gdn_in mlp_in
 one racecheck rms_norm argmax sample
 one racecheck attention
 echo "$passed passed, $failed failed, 0 skipped"

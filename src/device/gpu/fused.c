@@ -1,5 +1,5 @@
 /* fused.c: the fused ops as compositions: which kernels run for which shapes. One function per path; the op picks one. */
-#include "device/gpu/context.h"
+#include "device/gpu/device.h"
 #include "device/gpu/qkv.h"
 #include "device/gpu/skinny.h"
 #include "device/gpu/ways.h"
@@ -113,12 +113,27 @@ static enum status mlp_in_fused(struct stream *stream, const void *args, const s
 	return run_fused(stream, &a->in, &p, preferred, done, err);
 }
 
+/* A linear of in.h, with the norm inside its kernel where nothing else is preferred and that can. */
+static enum status run_normed(struct stream *stream, const struct norm_input *in, const struct linear_args *linear, const struct way_preference *preferred,
+                              struct error *err)
+{
+	const struct gpu_context *context = gpu_context(stream);
+	const struct fused_problem p = problem_of(in, linear->weight, linear->bias, &linear->y, true);
+	const bool fits = in->x.dtype == DTYPE_F32 && in->h.dtype == p.gemm.type && in->x.cols == p.gemm.k && linear->y.cols == p.gemm.n && linear->y.rows == p.gemm.m &&
+	                  (linear->y.dtype == p.gemm.type || linear->y.dtype == DTYPE_F32);
+	if (fits && !preferred && !in->done && !context->invariant && skinny_can(context, &p)) {
+		const struct skinny_shape shape = skinny_default(context, &p);
+		if (shape.rows) return by_skinny(stream, in, &p, &shape, true, err);
+	}
+	TRY(make_norm(stream, in, err));
+	return linear_run(stream, linear, preferred, err);
+}
+
 /* The linear of a composition. */
 static enum status run_apart(struct stream *stream, const struct norm_input *in, const struct linear_args *linear, const struct way_preference *preferred,
                              struct error *err)
 {
-	TRY(make_norm(stream, in, err));
-	TRY(linear_run(stream, linear, preferred, err));
+	TRY(run_normed(stream, in, linear, preferred, err));
 	gpu_context(stream)->dispatch->ran.fusion = WAY_APART;
 	return STATUS_OK;
 }
@@ -143,6 +158,30 @@ enum status gpu_attention_in(struct stream *stream, const struct attention_in_ar
 		.cache = args->cache, .layer = args->layer,
 	};
 	return gpu_qkv_fits(gpu_context(stream), &qkv) ? gpu_qkv(stream, &qkv, err) : qkv_by_ops(stream, &qkv, err);
+}
+
+enum status gpu_gdn_in(struct stream *stream, const struct gdn_in_args *args, struct error *err)
+{
+	const struct linear_weight *qkvz = args->qkvz, *ba = args->ba;
+	struct linear_args linear = {.x = args->in.h, .weight = qkvz, .y = tensor_columns(&args->out, 0, qkvz->n)};
+	if (args->in.x.rows == 0) return STATUS_OK;
+	if (args->out.cols != qkvz->n + ba->n || qkvz->k != ba->k)
+		return FAIL(err, BAD_INPUT, "gdn_in: [%d,%d] and [%d,%d] for %d columns; as many columns as rows of both are wanted", qkvz->n, qkvz->k, ba->n, ba->k, args->out.cols);
+	const bool adjacent = ba->dtype == qkvz->dtype && (const char *)ba->data == (const char *)qkvz->data + gpu_linear_bytes(qkvz->dtype, qkvz->n, qkvz->k);
+	gpu_context(stream)->dispatch->use = LINEAR_USE_PLAIN;
+	if (adjacent) {
+		struct linear_weight both = *qkvz;
+		both.n += ba->n;
+		linear.weight = &both, linear.y = args->out;
+		TRY(run_normed(stream, &args->in, &linear, NULL, err));
+	} else {
+		TRY(run_normed(stream, &args->in, &linear, NULL, err));
+		if (!args->in.done) TRY(make_norm(stream, &args->in, err)); /* it may be in the kernel of the first alone */
+		linear.weight = ba, linear.y = tensor_columns(&args->out, qkvz->n, ba->n);
+		TRY(linear_run(stream, &linear, NULL, err));
+	}
+	gpu_context(stream)->dispatch->ran.fusion = WAY_PLAIN;
+	return STATUS_OK;
 }
 
 enum status gpu_mlp_in(struct stream *stream, const struct mlp_in_args *args, struct error *err)

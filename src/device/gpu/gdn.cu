@@ -1,10 +1,11 @@
-/* gdn.cu: the gated delta net on a GPU, and the output gate of attention.
+/* gdn.cu: the gated delta net on a GPU, and the output gate of attention. Which kernel takes which sequences; any shape and any number of rows.
  *
  * S of a value head is transposed in the cache, [v_dim][k_dim]: four neighbouring lanes share a column of S, and what they hold of it stays in registers from
  * row to row of a sequence. A block goes through the rows of its sequence in tiles: convolution of the tile's q, k and v into shared memory, norms and rates,
- * then row by row without a barrier. Steps of one row a sequence: a block has a whole head and makes its norm too. Else a head's columns are spread over
- * blocks, each of which convolves q and k for itself, and the norm is a kernel behind it.
+ * then row by row without a barrier. Steps of one row a sequence: a block has a whole head and makes its norm too (most shapes have gdn_decode.cu for that). Else a head's
+ * columns are spread over blocks, each of which convolves q and k for itself, and the norm is a kernel behind it.
  */
+#include "device/gpu/gdn.h"
 #include "device/gpu/rows.h"
 
 #define GDN_PARTS 4    /* lanes that share a column */
@@ -15,19 +16,6 @@
 #define GDN_GPU_TAPS 6 /* with more a tile does not fit into 48 KiB of shared memory */
 #define GDN_MAX_V 256
 #define GDN_WHOLE_V 128 /* a wider head is spread always: more threads would have too few registers */
-
-struct gdn_params {
-	const void *qkvz, *ba; /* [rows] of T */
-	int64_t stride, ba_stride, out_stride;
-	const float *conv, *a_log, *dt_bias, *norm;
-	float eps;
-	char *state; /* of this layer, in slot 0 */
-	int64_t slot_bytes, inputs_at; /* from a slot to the next; of the inputs behind S */
-	const int32_t *row_start, *read, *write;
-	void *out;
-	int k_heads, v_heads, k_dim, v_dim, taps;
-	int columns, tile; /* of a block */
-};
 
 /* Where the parts of a block's shared memory are; f32 all of them. A row of the tile has the padded k_dim of q, that of k, and the columns of v. */
 struct gdn_shared {
@@ -170,7 +158,7 @@ template <int PACKS, bool STORE> GPU_TEMPLATE void gdn_move(float s[PACKS][GDN_P
 	}
 }
 
-/* Block (b, h, s): columns [b * columns, ...) of value head h of sequence s; thread: lane part t % 4 of column t / 4. k_dim up to 16 PACKS. WHOLE: the block has
+/* Block (b, h, s): columns [b * columns, ...) of value head h of sequence first_seq + s; thread: lane part t % 4 of column t / 4. k_dim up to 16 PACKS. WHOLE: the block has
  * all columns and writes what out_proj reads; else o. Shared: gdn_shared. The sink, slot 0, is not written: many padding rows would at once. The
  * launch bounds, more threads than run, are what makes ptxas take registers enough. Bound: a step of
  * one row reads and writes S once; with many 7 operations an element of S and row. */
@@ -178,7 +166,7 @@ template <typename T, int PACKS, bool WHOLE> GPU_KERNEL(PACKS > 2 ? GDN_PARTS *G
 {
 	GPU_DYNAMIC_SHARED(dynamic);
 	constexpr int width = PACKS * GDN_PACK * GDN_PARTS;
-	const int seq = (int)blockIdx.z, head = (int)blockIdx.y, k_head = head / (p.v_heads / p.k_heads), begin = (int)blockIdx.x * p.columns;
+	const int seq = p.first_seq + (int)blockIdx.z, head = (int)blockIdx.y, k_head = head / (p.v_heads / p.k_heads), begin = (int)blockIdx.x * p.columns;
 	const int columns = p.v_dim - begin < p.columns ? p.v_dim - begin : p.columns, column = (int)threadIdx.x / GDN_PARTS, part = (int)threadIdx.x % GDN_PARTS;
 	const int first = p.row_start[seq], keys = p.k_heads * p.k_dim, value = 2 * keys + head * p.v_dim, read = p.read[seq], write = p.write[seq];
 	const int at = (head * p.v_dim + begin + column) * p.k_dim;
@@ -234,7 +222,8 @@ template <typename T, int PACKS, bool WHOLE> GPU_KERNEL(PACKS > 2 ? GDN_PARTS *G
 
 #define GDN_NORM_WAVES 4
 
-/* Wave: norm and gate of one head of one row, in place. Shared: a head a wave. Bound: out read and written, z read. */
+/* Wave: norm and gate of one head of one row, in place; the sequences before first_seq have one row each. Shared: a head a wave. Bound: out read and
+ * written, z read. */
 template <typename T> GPU_KERNEL(GDN_NORM_WAVES * GPU_WARP) gdn_norm_kernel(gdn_params p, int64_t items, int z_at)
 {
 	GPU_SHARED(float, o, 2 * GDN_NORM_WAVES * GDN_MAX_V);
@@ -243,7 +232,7 @@ template <typename T> GPU_KERNEL(GDN_NORM_WAVES * GPU_WARP) gdn_norm_kernel(gdn_
 	const int wave = (int)threadIdx.x / GPU_WARP, lane = (int)threadIdx.x % GPU_WARP;
 	const int64_t item = (int64_t)blockIdx.x * GDN_NORM_WAVES + wave;
 	if (item >= items) return;
-	const int64_t row = item / p.v_heads;
+	const int64_t row = p.first_seq + item / p.v_heads;
 	const int head = (int)(item % p.v_heads);
 	T *out = (T *)p.out + row * p.out_stride + head * p.v_dim;
 	const T *z = (const T *)p.qkvz + row * p.stride + z_at + head * p.v_dim;
@@ -252,19 +241,32 @@ template <typename T> GPU_KERNEL(GDN_NORM_WAVES * GPU_WARP) gdn_norm_kernel(gdn_
 	gdn_norm_row<T>(mine, mine + GDN_MAX_V, out, p); /* each lane reads what it wrote */
 }
 
-template <typename T, int PACKS> static gpu_error gdn_run(const struct gpu_context *context, gdn_params p, const struct step_rows *rows)
+/* Sequences from p.first_seq on, any number of rows each. */
+template <typename T, int PACKS> static gpu_error gdn_rest(const struct gpu_context *context, gdn_params p, const struct step_rows *rows)
 {
 	const bool whole = rows->max_seq_rows <= 1 && p.v_dim <= GDN_WHOLE_V;
 	p.columns = whole || p.v_dim < GDN_COLUMNS ? p.v_dim : GDN_COLUMNS;
 	p.tile = whole ? 1 : GDN_TILE;
-	const dim3 grid(gpu_blocks(p.v_dim, p.columns), (unsigned)p.v_heads, (unsigned)rows->seqs), block((unsigned)gpu_round_up(GDN_PARTS * p.columns, GPU_WARP));
+	const dim3 grid(gpu_blocks(p.v_dim, p.columns), (unsigned)p.v_heads, (unsigned)(rows->seqs - p.first_seq));
+	const dim3 block((unsigned)gpu_round_up(GDN_PARTS * p.columns, GPU_WARP));
 	const size_t shared = gdn_shared_bytes(&p, PACKS * GDN_PACK * GDN_PARTS, whole);
 	if (whole) return GPU_LAUNCH((gdn_kernel<T, PACKS, true>), grid, block, shared, context->stream, p);
 	gpu_error code = GPU_LAUNCH((gdn_kernel<T, PACKS, false>), grid, block, shared, context->stream, p);
-	const int64_t items = (int64_t)rows->rows * p.v_heads;
+	const int64_t items = (int64_t)(rows->rows - p.first_seq) * p.v_heads; /* a row each of the sequences before */
 	const int z_at = 2 * p.k_heads * p.k_dim + p.v_heads * p.v_dim;
 	if (code != GPU_OK) return code;
 	return GPU_LAUNCH(gdn_norm_kernel<T>, dim3(gpu_blocks(items, GDN_NORM_WAVES)), dim3(GDN_NORM_WAVES * GPU_WARP), 0, context->stream, p, items, z_at);
+}
+
+/* Sequences of one row, as far as they come first, and the rest. */
+template <typename T, int PACKS> static gpu_error gdn_run(const struct gpu_context *context, gdn_params p, const struct gdn_args *a)
+{
+	const struct step_rows *rows = a->rows;
+	const int singles = rows->max_seq_rows <= 1 ? rows->seqs : rows->single_seqs;
+	if (singles == 0 || !gdn_decode_can(context, &p)) return gdn_rest<T, PACKS>(context, p, rows);
+	gpu_error code = gdn_decode_launch(context, &p, a->qkvz.dtype, singles);
+	p.first_seq = singles;
+	return code != GPU_OK || singles == rows->seqs ? code : gdn_rest<T, PACKS>(context, p, rows);
 }
 
 template <typename T> static enum status gdn_launch(struct stream *stream, const struct gdn_args *a, struct error *err)
@@ -272,9 +274,9 @@ template <typename T> static enum status gdn_launch(struct stream *stream, const
 	const struct gdn_layout *l = &a->cache->layout;
 	const gdn_params p = {a->qkvz.data, a->ba.data, a->qkvz.row_stride, a->ba.row_stride, a->out.row_stride, a->conv, a->a_log, a->dt_bias, a->norm, a->eps,
 	                      (char *)gdn_state(a->cache, a->layer, 0), (int64_t)gdn_slot_bytes(l), (int64_t)gdn_s_bytes(l), a->rows->row_start,
-	                      a->rows->state_read, a->rows->state_write, a->out.data, l->k_heads, l->v_heads, l->k_dim, l->v_dim, l->conv_kernel, 0, 0};
+	                      a->rows->state_read, a->rows->state_write, a->out.data, l->k_heads, l->v_heads, l->k_dim, l->v_dim, l->conv_kernel, 0, 0, 0};
 	const struct gpu_context *context = gpu_context(stream);
-	return gpu_check(l->k_dim <= 32 ? gdn_run<T, 2>(context, p, a->rows) : gdn_run<T, GDN_MAX_K / (GDN_PACK * GDN_PARTS)>(context, p, a->rows), "gdn", err);
+	return gpu_check(l->k_dim <= 32 ? gdn_run<T, 2>(context, p, a) : gdn_run<T, GDN_MAX_K / (GDN_PACK * GDN_PARTS)>(context, p, a), "gdn", err);
 }
 
 enum status gpu_gdn(struct stream *stream, const struct gdn_args *args, struct error *err)

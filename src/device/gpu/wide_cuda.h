@@ -29,11 +29,17 @@ template <int N> GPU_TEMPLATE void wide_pin(float *d)
 	GPU_UNROLL for (int i = 0; i < N; i++) asm volatile("" : "+f"(d[i])::"memory");
 }
 
-/* Descriptor of a tile whose contraction runs along its 64 contiguous elements (add 2 for each 16 of them), or, far = bytes between neighbouring
- * blocks of 64 columns, across its rows (add 128 for each 16 rows). */
-GPU_DEVICE uint64_t wide_tile(uint32_t address, uint32_t far)
+/* Descriptor of a tile whose contraction runs along its 64 contiguous elements (add 2 for each 16 of them), or across its rows (from each 16 rows to the next
+ * 2 * down bytes). across: bytes between neighbouring blocks of 64 columns, of use in the second case; down: between a block's neighbouring groups of 8 rows. */
+GPU_DEVICE uint64_t wide_tile(uint32_t address, uint32_t across, uint32_t down)
 {
-	return (uint64_t)((address & 0x3ffff) >> 4) | (uint64_t)(far >> 4) << 16 | (uint64_t)(1024 >> 4) << 32 | (uint64_t)1 << 62;
+	return (uint64_t)((address & 0x3ffff) >> 4) | (uint64_t)(across >> 4) << 16 | (uint64_t)(down >> 4) << 32 | (uint64_t)1 << 62;
+}
+
+/* The tile `bytes` behind. */
+GPU_DEVICE uint64_t wide_tile_at(uint64_t tile, uint32_t bytes)
+{
+	return (tile & 0xffffffff00000000) | ((uint32_t)tile + (bytes >> 4)); /* addresses end far below the field's end */
 }
 
 /* d = a b^T (+ d if add), [64][N] from tiles in shared memory, 16 columns of contraction. */
@@ -41,40 +47,54 @@ template <typename T, int N> GPU_TEMPLATE void wide_mma(float *d, uint64_t a, ui
 /* d = a b (+ d): a in registers, as fragments of each wave's 16 rows; b's contraction runs across its rows. */
 template <typename T, int N> GPU_TEMPLATE void wide_mma(float *d, const uint32_t *a, uint64_t b, bool add);
 
-/* The accumulators of an instruction, 32 or 64 of them: as text, and as operands. */
+/* The accumulators of an instruction, N / 2 of them: as text, and as operands. */
 #define WIDE_TEXT_32 \
 	"%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
-#define WIDE_TEXT_64 \
-	WIDE_TEXT_32     \
-	", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define WIDE_TEXT_40 WIDE_TEXT_32 ", %32, %33, %34, %35, %36, %37, %38, %39"
+#define WIDE_TEXT_48 WIDE_TEXT_40 ", %40, %41, %42, %43, %44, %45, %46, %47"
+#define WIDE_TEXT_64 WIDE_TEXT_48 ", %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define WIDE_TEXT_96 \
+	WIDE_TEXT_64     \
+	", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, %80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
+#define WIDE_TEXT_128 \
+	WIDE_TEXT_96      \
+	", %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
 #define WIDE_8(d, i) \
 	"+f"((d)[i]), "+f"((d)[i + 1]), "+f"((d)[i + 2]), "+f"((d)[i + 3]), "+f"((d)[i + 4]), "+f"((d)[i + 5]), "+f"((d)[i + 6]), "+f"((d)[i + 7])
-#define WIDE_32(d, i) WIDE_8(d, i), WIDE_8(d, i + 8), WIDE_8(d, i + 16), WIDE_8(d, i + 24)
-#define WIDE_64(d) WIDE_32(d, 0), WIDE_32(d, 32)
+#define WIDE_OPERANDS_32(d) WIDE_8(d, 0), WIDE_8(d, 8), WIDE_8(d, 16), WIDE_8(d, 24)
+#define WIDE_OPERANDS_40(d) WIDE_OPERANDS_32(d), WIDE_8(d, 32)
+#define WIDE_OPERANDS_48(d) WIDE_OPERANDS_40(d), WIDE_8(d, 40)
+#define WIDE_OPERANDS_64(d) WIDE_OPERANDS_48(d), WIDE_8(d, 48), WIDE_8(d, 56)
+#define WIDE_OPERANDS_96(d) WIDE_OPERANDS_64(d), WIDE_8(d, 64), WIDE_8(d, 72), WIDE_8(d, 80), WIDE_8(d, 88)
+#define WIDE_OPERANDS_128(d) WIDE_OPERANDS_96(d), WIDE_8(d, 96), WIDE_8(d, 104), WIDE_8(d, 112), WIDE_8(d, 120)
 
-/* All forms for one type, whose name in the instruction is `word`. */
-#define WIDE_MMA(T, word)                                                                                                                                \
-	template <> GPU_TEMPLATE void wide_mma<T, 128>(float *d, uint64_t a, uint64_t b, bool add)                                                           \
+/* The first form for one type, whose name in the instruction is `word`. regs: N / 2; a, b, sum: the numbers of the operands behind. */
+#define WIDE_SHARED(T, word, N, regs, a_at, b_at, sum_at)                                                                                                \
+	template <> GPU_TEMPLATE void wide_mma<T, N>(float *d, uint64_t a, uint64_t b, bool add)                                                             \
 	{                                                                                                                                                    \
-		asm volatile("{ .reg .pred p; setp.ne.b32 p, %66, 0; wgmma.mma_async.sync.aligned.m64n128k16.f32." word "." word " {" WIDE_TEXT_64               \
-		             "}, %64, %65, p, 1, 1, 0, 0; }"                                                                                                     \
-		             : WIDE_64(d)                                                                                                                        \
+		asm volatile("{ .reg .pred p; setp.ne.b32 p, %" #sum_at ", 0; wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." word "." word " {"                \
+		             WIDE_TEXT_##regs "}, %" #a_at ", %" #b_at ", p, 1, 1, 0, 0; }"                                                                      \
+		             : WIDE_OPERANDS_##regs(d)                                                                                                           \
 		             : "l"(a), "l"(b), "r"((int)add));                                                                                                   \
-	}                                                                                                                                                    \
-	template <> GPU_TEMPLATE void wide_mma<T, 128>(float *d, const uint32_t *a, uint64_t b, bool add)                                                    \
+	}
+/* The second: a's four registers first. */
+#define WIDE_REGISTERS(T, word, N, regs, a0, a1, a2, a3, b_at, sum_at)                                                                                   \
+	template <> GPU_TEMPLATE void wide_mma<T, N>(float *d, const uint32_t *a, uint64_t b, bool add)                                                      \
 	{                                                                                                                                                    \
-		asm volatile("{ .reg .pred p; setp.ne.b32 p, %69, 0; wgmma.mma_async.sync.aligned.m64n128k16.f32." word "." word " {" WIDE_TEXT_64               \
-		             "}, {%64, %65, %66, %67}, %68, p, 1, 1, 1; }"                                                                                       \
-		             : WIDE_64(d)                                                                                                                        \
-		             : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"((int)add));                                                               \
-	}                                                                                                                                                    \
-	template <> GPU_TEMPLATE void wide_mma<T, 64>(float *d, const uint32_t *a, uint64_t b, bool add)                                                     \
-	{                                                                                                                                                    \
-		asm volatile("{ .reg .pred p; setp.ne.b32 p, %37, 0; wgmma.mma_async.sync.aligned.m64n64k16.f32." word "." word " {" WIDE_TEXT_32                \
-		             "}, {%32, %33, %34, %35}, %36, p, 1, 1, 1; }"                                                                                       \
-		             : WIDE_32(d, 0)                                                                                                                     \
+		asm volatile("{ .reg .pred p; setp.ne.b32 p, %" #sum_at ", 0; wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." word "." word " {"                \
+		             WIDE_TEXT_##regs "}, {%" #a0 ", %" #a1 ", %" #a2 ", %" #a3 "}, %" #b_at ", p, 1, 1, 1; }"                                           \
+		             : WIDE_OPERANDS_##regs(d)                                                                                                           \
 		             : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"((int)add));                                                               \
 	}
+#define WIDE_MMA(T, word)                                            \
+	WIDE_SHARED(T, word, 64, 32, 32, 33, 34)                         \
+	WIDE_SHARED(T, word, 80, 40, 40, 41, 42)                         \
+	WIDE_SHARED(T, word, 96, 48, 48, 49, 50)                         \
+	WIDE_SHARED(T, word, 128, 64, 64, 65, 66)                        \
+	WIDE_REGISTERS(T, word, 64, 32, 32, 33, 34, 35, 36, 37)          \
+	WIDE_REGISTERS(T, word, 128, 64, 64, 65, 66, 67, 68, 69)         \
+	WIDE_REGISTERS(T, word, 192, 96, 96, 97, 98, 99, 100, 101)       \
+	WIDE_REGISTERS(T, word, 256, 128, 128, 129, 130, 131, 132, 133)
 WIDE_MMA(bf16, "bf16")
 WIDE_MMA(f16, "f16")
 
@@ -123,6 +143,13 @@ GPU_DEVICE void wide_copy(uint32_t to, const CUtensorMap *map, int column, int r
 {
 	asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4}], [%2];" ::"r"(to), "l"(map),
 	             "r"(barrier), "r"(column), "r"(row)
+	             : "memory");
+}
+/* The same of a matrix whose map has the dimensions 64 columns (or all), 8 rows, blocks of 64 columns, groups of 8 rows: from (group, column) on. */
+GPU_DEVICE void wide_copy_groups(uint32_t to, const CUtensorMap *map, int column, int group, uint32_t barrier)
+{
+	asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %5, %5, %4}], [%2];" ::"r"(to), "l"(map),
+	             "r"(barrier), "r"(column), "r"(group), "r"(0)
 	             : "memory");
 }
 
