@@ -65,7 +65,7 @@ static void progress(void *context, const struct screen_progress *s)
 	snprintf(line, sizeof line, "%d/%d%s: %.120s, candidate %d of %d", s->done + 1, s->problems, left, problem, s->candidate + 1, s->candidates);
 	if (s->chains) say_chain(s, problem, line, sizeof line);
 	console_status(&p->console, line);
-	if (p->console.verbose && s->candidate == 0) log_write(&p->log, LOG_INFO, "%s", line);
+	if (p->console.verbose && s->candidate == 0) log_write(&p->log, LOG_INFO, "%s, %.1f s so far", line, s->seconds);
 }
 
 /* ---- set up */

@@ -189,6 +189,8 @@ int main(int argc, char **argv)
 	setenv("NCCL_NVLS_ENABLE", "0", 0);
 	/* A kernel that CUDA loads at its first launch may wait for one that runs, and that one for a peer: so all are loaded at the start. */
 	setenv("CUDA_MODULE_LOADING", "EAGER", 0);
+	/* Where ranks share a GPU (--devices 0,0), a rank's kernels must not queue behind one of another that waits for them. */
+	setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
 	struct error err = {0};
 	bool done;
 	enum status st = before_command(argc - 1, argv + 1, &done, &err);

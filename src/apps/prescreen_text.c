@@ -3,11 +3,14 @@
 #include <stdio.h>
 #include <string.h>
 
-static const char *key_text(const struct result_problem *p, char text[48])
+static const char *key_text(const struct result_problem *p, char text[RESULTS_TEXT])
 {
 	const struct attention_problem *a = &p->attention;
-	if (p->op == PROBLEM_LINEAR) snprintf(text, 48, "%d x %d", p->linear.n, p->linear.k);
-	else snprintf(text, 48, "%d+%d of %d, %d", a->q_heads, a->kv_heads, a->head_dim, a->context);
+	const struct gdn_problem *g = &p->gdn;
+	if (p->op == PROBLEM_ATTENTION) snprintf(text, RESULTS_TEXT, "%d+%d of %d, %d", a->q_heads, a->kv_heads, a->head_dim, a->context);
+	else if (p->op == PROBLEM_MOE) snprintf(text, RESULTS_TEXT, "%d/%d, %d x %d", p->moe.top_k, p->moe.experts, p->moe.inner, p->moe.hidden);
+	else if (p->op == PROBLEM_GDN) snprintf(text, RESULTS_TEXT, "%d+%d of %d x %d", g->k_heads, g->v_heads, g->k_dim, g->v_dim);
+	else snprintf(text, RESULTS_TEXT, "%d x %d", p->linear.n, p->linear.k);
 	return text;
 }
 
@@ -42,11 +45,11 @@ static const struct result_candidate *best_of(const struct result_problem *p)
 
 static enum status put_problem(const struct result_problem *p, struct buf *out, struct error *err)
 {
-	char key[48], places[80];
+	char key[RESULTS_TEXT], places[80];
 	const struct result_candidate *best = best_of(p);
-	int m = p->op == PROBLEM_LINEAR ? p->linear.m : p->attention.rows, kept = 0;
+	int kept = 0;
 	for (int i = 0; i < p->candidates; i++) kept += p->candidate[i].outcome == OUTCOME_KEEP;
-	TRY(buf_printf(out, err, "%-7s %5d  %-12s %-18s %10.2f ", p->phase, m, p->op == PROBLEM_LINEAR ? linear_use_name(p->linear.use) : "attention", key_text(p, key),
+	TRY(buf_printf(out, err, "%-7s %5d  %-12s %-18s %10.2f ", p->phase, result_problem_rows(p), result_problem_use(p), key_text(p, key),
 	               p->candidates ? p->candidate[0].timing.us : 0));
 	if (best) TRY(buf_printf(out, err, "%5.3f %-8s %s%s%s", best->timing.speedup, outcome_name(best->outcome), best->requested.kernel, best->requested.mode[0] ? " " : "", best->requested.mode));
 	else TRY(buf_printf(out, err, "    - %-8s", p->done ? "" : "open"));

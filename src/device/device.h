@@ -14,6 +14,7 @@
 
 #include "base/log.h"
 #include "base/status.h"
+#include "device/compare.h"
 #include "device/ops.h"
 #include "device/variant.h"
 
@@ -46,6 +47,7 @@ struct mem_report {
 
 struct device_options {
 	int ordinal;      /* which device; CPU: ignored */
+	int sharers;      /* ranks on this device, this one counted; 0 is 1. CPU: ignored */
 	const int *cores; /* CPU: hardware threads (OS indices) for this device's team; element 0 is the rank worker's own */
 	int core_count;   /* CPU: team size; 0: one unpinned thread */
 	bool pin;         /* CPU: bind each thread of the team to its core */
@@ -167,6 +169,10 @@ struct device_ops {
 	int (*attention_variants)(struct stream *stream, const struct attention_key *key, struct variant *out, int max);
 	enum status (*attention_prefer)(struct stream *stream, const struct attention_preference *list, int count, struct error *err);
 	void (*attention_ran)(const struct stream *stream, struct variant *out);
+	/* And for the experts of a layer. */
+	int (*moe_variants)(struct stream *stream, const struct moe_key *key, struct variant *out, int max);
+	enum status (*moe_prefer)(struct stream *stream, const struct moe_preference *list, int count, struct error *err);
+	void (*moe_ran)(const struct stream *stream, struct variant *out);
 	/* The kernels of a recorded graph in order of recording; returns how many there are, of which at most `max` are filled in. NULL: cannot tell. */
 	enum status (*graph_kernels)(struct graph *graph, struct kernel_launch *out, int max, int *count, struct error *err);
 	/* What speeds and variants depend on besides the flavour: "NVIDIA H200, 139.8 GiB, 132 multiprocessors; driver 580.82.07, cuda 13000, runtime 13000,
@@ -175,6 +181,9 @@ struct device_ops {
 
 	/* Reads `bytes` (a multiple of 16) of device memory once, for measuring; *sum, device memory, takes what stands for the values read. NULL: none. */
 	enum status (*read_memory)(struct stream *stream, const void *data, size_t bytes, uint32_t *sum, struct error *err);
+
+	/* Waits for the stream and fills *out, host memory. For measuring. */
+	enum status (*compare)(struct stream *stream, const struct compare_args *args, struct compare_result *out, struct error *err);
 
 	struct op_table ops;
 };

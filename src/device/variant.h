@@ -1,4 +1,4 @@
-/* variant.h: the ways in which a back end can compute one linear, or attention, by name, so that they can be measured against each other and one of them be asked
+/* variant.h: the ways in which a back end can compute one linear, attention, or the experts of a layer, by name, so that they can be measured against each other and one of them be asked
  * for. Plain data.
  *
  * One mechanism serves measuring and serving: a stream is told what to prefer for a key (device_ops.linear_prefer), and the ops dispatch as always. What was
@@ -89,6 +89,27 @@ struct attention_key {
 /* As a linear's; the key's own m does not count. */
 struct attention_preference {
 	struct attention_key key;
+	int m_low, m_high;
+	struct variant variant;
+};
+
+/* The experts of a layer as one rank sees them. */
+struct moe_key {
+	enum linear_use use; /* of y: PLAIN, ACCUMULATE or PARTIAL */
+	enum dtype dtype;    /* of weights and activations */
+	int hidden, experts, top_k;
+	int inner, shared_inner; /* of one expert, and of the shared one (0: none); local */
+	int m; /* rows */
+};
+static inline bool moe_key_alike(const struct moe_key *a, const struct moe_key *b)
+{
+	return a->use == b->use && a->dtype == b->dtype && a->hidden == b->hidden && a->experts == b->experts && a->top_k == b->top_k && a->inner == b->inner &&
+	       a->shared_inner == b->shared_inner;
+}
+
+/* As a linear's; the key's own m does not count. */
+struct moe_preference {
+	struct moe_key key;
 	int m_low, m_high;
 	struct variant variant;
 };

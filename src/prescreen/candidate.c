@@ -100,14 +100,27 @@ static bool static_legal(const struct screen *s, const struct result_problem *p,
 static enum status prefer(struct screen *s, const struct result_problem *p, const struct variant *v, struct error *err)
 {
 	const struct device_ops *ops = s->bench.ops;
-	bool is_default = strcmp(v->kernel, "default") == 0;
+	const int count = strcmp(v->kernel, "default") == 0 ? 0 : 1, m = result_problem_rows(p);
 	if (p->op == PROBLEM_ATTENTION && ops->attention_prefer) {
-		const struct attention_preference attention = {.key = problem_attention_key(&p->attention), .m_low = p->attention.rows, .m_high = p->attention.rows, .variant = *v};
-		return ops->attention_prefer(s->bench.stream, &attention, is_default ? 0 : 1, err);
+		const struct attention_preference attention = {.key = problem_attention_key(&p->attention), .m_low = m, .m_high = m, .variant = *v};
+		return ops->attention_prefer(s->bench.stream, &attention, count, err);
 	}
-	struct linear_preference preference = {.key = p->linear, .m_low = p->linear.m, .m_high = p->linear.m, .variant = *v};
+	if (p->op == PROBLEM_MOE && ops->moe_prefer) {
+		const struct moe_preference moe = {.key = p->moe, .m_low = m, .m_high = m, .variant = *v};
+		return ops->moe_prefer(s->bench.stream, &moe, count, err);
+	}
+	const struct linear_preference preference = {.key = p->linear, .m_low = m, .m_high = m, .variant = *v};
 	if (p->op != PROBLEM_LINEAR || !ops->linear_prefer) return STATUS_OK;
-	return ops->linear_prefer(s->bench.stream, &preference, is_default ? 0 : 1, err);
+	return ops->linear_prefer(s->bench.stream, &preference, count, err);
+}
+
+/* What the dispatch says that it took; what was asked for, where it cannot say. */
+static void ask_what_ran(const struct screen *s, const struct result_problem *p, struct variant *out)
+{
+	const struct device_ops *ops = s->bench.ops;
+	if (p->op == PROBLEM_LINEAR && ops->linear_ran) ops->linear_ran(s->bench.stream, out);
+	if (p->op == PROBLEM_ATTENTION && ops->attention_ran) ops->attention_ran(s->bench.stream, out);
+	if (p->op == PROBLEM_MOE && ops->moe_ran) ops->moe_ran(s->bench.stream, out);
 }
 
 /* A graph of `calls` calls; `timed`: with what stands between them. A recording that fails is ended all the same. */
@@ -123,14 +136,13 @@ static enum status record(struct screen *s, struct trial *t, int calls, bool tim
 	return device_graph_end(s->bench.stream, st, out, err);
 }
 
-/* One call over poison, and its output on the host. */
+/* One call over poison. */
 static enum status run_once(struct screen *s, struct trial *t, struct graph *graph, struct error *err)
 {
 	TRY(trial_poison(t, err));
 	if (graph) TRY(s->bench.ops->graph_launch(graph, s->bench.stream, err));
 	else TRY(trial_issue(t, 0, err));
-	TRY(trial_sync(t, err));
-	return trial_fetch(t, err);
+	return trial_sync(t, err);
 }
 
 static enum status look_at_launches(struct screen *s, struct graph *graph, struct result_candidate *c, struct error *err)
@@ -182,14 +194,17 @@ static bool is_right(struct result_candidate *c)
 
 static enum status check_output(struct screen *s, struct trial *t, struct graph *graph, struct result_candidate *c, struct error *err)
 {
-	uint64_t first = trial_hash(t), start = clock_ns();
-	trial_check(t, &c->check);
+	const uint64_t start = clock_ns();
+	uint64_t first, again;
+	TRY(trial_check(t, &c->check, err));
+	TRY(trial_hash(t, &first, err));
 	c->check.repeatable = true;
 	for (c->check.repeats = 1; c->check.repeats < s->repeats && c->check.repeatable; c->check.repeats++) {
 		if (c->check.repeats > 1 && clock_seconds_since(start) > REPEATS_S) break;
 		TRY(candidate_stopped(s, err));
 		TRY(run_once(s, t, graph, err));
-		c->check.repeatable = trial_hash(t) == first;
+		TRY(trial_hash(t, &again, err));
+		c->check.repeatable = again == first;
 	}
 	return STATUS_OK;
 }
@@ -207,8 +222,7 @@ static enum status request(struct screen *s, struct trial *t, struct result_prob
 	if (ops->graph_begin) TRY(record(s, t, 1, false, graph, err));
 	else TRY(run_once(s, t, NULL, err));
 	c->resolved = c->requested;
-	if (p->op == PROBLEM_LINEAR && ops->linear_ran) ops->linear_ran(s->bench.stream, &c->resolved);
-	if (p->op == PROBLEM_ATTENTION && ops->attention_ran) ops->attention_ran(s->bench.stream, &c->resolved);
+	ask_what_ran(s, p, &c->resolved);
 	TRY(look_at_launches(s, *graph, c, err));
 	if (!is_candidate(c, &p->candidate[0])) return STATUS_OK;
 	return *graph ? run_once(s, t, *graph, err) : STATUS_OK;
@@ -228,7 +242,7 @@ static enum status time_loop(struct screen *s, struct trial *t, int calls, doubl
 	for (int i = 0; i < calls; i++) TRY(trial_issue(t, s->next_copy++, err));
 	TRY(trial_sync(t, err));
 	*us = (double)(clock_ns() - start) / 1e3 / calls;
-	s->next_copy %= t->weights ? t->weights->copies : 1;
+	s->next_copy %= trial_copies(t);
 	return STATUS_OK;
 }
 
@@ -269,7 +283,7 @@ static enum status time_side(struct screen *s, struct trial *t, const struct res
 
 static int calls_for(const struct screen *s, const struct trial *t, double us)
 {
-	int copies = t->weights ? t->weights->copies : 1;
+	int copies = trial_copies(t);
 	double least_us = s->options->quick ? QUICK_SIDE_US : SIDE_US, most_us = s->options->quick ? 4 * QUICK_SIDE_US : SIDE_MOST_US;
 	double calls = us > 0 ? least_us / us : SIDE_MAX_CALLS, most = us > 0 ? most_us / us : SIDE_MAX_CALLS;
 	if (calls < copies) calls = copies;

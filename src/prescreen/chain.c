@@ -14,7 +14,8 @@
 #define PAIRS_MOST 100
 #define QUICK_PAIRS_LEAST 4
 #define QUICK_PAIRS_MOST 8
-#define COMPARE_S 0.4 /* pairs go on for so long, the least number apart */
+#define COMPARE_S 0.3 /* pairs go on for so long, the least number apart */
+#define CLEAR 3        /* half widths of its interval that a ratio is away from 1, or its interval from a better one: more pairs would not change it */
 #define QUICK_COMPARE_S 0.03
 
 /* The ops of a layer, in the order of their families. X(enumerator, family) */
@@ -24,9 +25,11 @@
 	X(O, "attn o")             \
 	X(QKVZ, "gdn qkvz")        \
 	X(BA, "gdn ba")            \
+	X(GDN, "gdn state")        \
 	X(OUT, "gdn out")          \
 	X(GATE_UP, "mlp gate_up")  \
 	X(DOWN, "mlp down")        \
+	X(MOE, "moe experts")      \
 	X(HEAD, "lm_head")
 
 enum part {
@@ -43,6 +46,7 @@ struct chain_op {
 	struct result_problem *measured; /* the same one in the results; NULL: it was not asked for, or is no linear */
 	struct bench bench;              /* the screen's, with as much memory to go around in as the chain has layers for */
 	struct trial_weights weights;
+	struct trial_experts experts;
 	struct trial trial;
 	int calls; /* of the last walk */
 };
@@ -159,12 +163,21 @@ static void describe(struct chain *c, const struct shapes *shapes)
 		}
 	}
 	const struct shape_attention *a = &shapes->attention;
-	struct chain_op *attention = &c->op[PART_ATTENTION];
+	struct chain_op *attention = &c->op[PART_ATTENTION], *gdn = &c->op[PART_GDN], *moe = &c->op[PART_MOE];
 	attention->there = a->layers > 0;
 	attention->problem.op = PROBLEM_ATTENTION;
 	attention->problem.attention = (struct attention_problem){.dtype = device_activation(s->bench.ops, shapes->dtype),
 	                                                          .q_heads = a->q_heads, .kv_heads = a->kv_heads, .head_dim = a->head_dim, .rows = c->out.rows,
 	                                                          .context = c->out.context, .block_tokens = device_kv_block_tokens(s->bench.ops)};
+	gdn->problem.op = PROBLEM_GDN;
+	gdn->there = problem_gdn(&gdn->problem.gdn, s->bench.ops, shapes, c->out.rows);
+	moe->problem.op = PROBLEM_MOE;
+	moe->there = problem_moe(&moe->problem.moe, s->bench.ops, s->bench.config, shapes, c->out.rows);
+}
+
+static bool is_linear(const struct chain_op *op)
+{
+	return op->problem.op == PROBLEM_LINEAR;
 }
 
 static size_t bytes_of(const struct chain *c, const struct chain_op *op)
@@ -214,7 +227,7 @@ static int count_layers(const struct chain *c)
 {
 	size_t layer = 0, rotate = c->s->bench.rotate_bytes;
 	for (int p = 0; p < PART_HEAD; p++)
-		if (c->op[p].there && p != PART_ATTENTION) layer += bytes_of(c, &c->op[p]);
+		if (c->op[p].there && is_linear(&c->op[p])) layer += bytes_of(c, &c->op[p]);
 	size_t layers = layer ? rotate / layer + 1 : 1;
 	return layers < LAYERS_LEAST ? LAYERS_LEAST : layers > LAYERS_MOST ? LAYERS_MOST : (int)layers;
 }
@@ -223,12 +236,13 @@ static enum status open_op(struct chain *c, enum part p, struct error *err)
 {
 	struct chain_op *op = &c->op[p];
 	op->bench = c->s->bench;
-	if (p == PART_ATTENTION) return trial_open_unchecked(&op->trial, &op->bench, NULL, &op->problem, err);
+	if (p == PART_MOE) TRY(trial_experts_open(&op->experts, &op->bench, &op->problem.moe, err));
+	if (!is_linear(op)) return trial_open_unchecked(&op->trial, &op->bench, NULL, p == PART_MOE ? &op->experts : NULL, &op->problem, err);
 	const struct linear_key *key = &op->problem.linear;
 	size_t most = p == PART_HEAD ? 0 : bytes_of(c, op) * (size_t)(c->out.layers - 2); /* a copy for each layer, or fewer: trial_weights_open adds two */
 	if (op->bench.rotate_bytes > most) op->bench.rotate_bytes = most;
 	TRY(trial_weights_open(&op->weights, &op->bench, key->dtype, key->n, key->k, err));
-	return trial_open_unchecked(&op->trial, &op->bench, &op->weights, &op->problem, err);
+	return trial_open_unchecked(&op->trial, &op->bench, &op->weights, NULL, &op->problem, err);
 }
 
 static enum status take(struct chain *c, size_t bytes, void **out, struct error *err)
@@ -258,6 +272,7 @@ static void close_chain(struct chain *c)
 	for (int p = 0; p < PART_COUNT; p++) {
 		trial_close(&c->op[p].trial);
 		trial_weights_close(&c->op[p].weights);
+		trial_experts_close(&c->op[p].experts);
 	}
 	ops->free(c->s->bench.device, c->x);
 	ops->free(c->s->bench.device, c->norm);
@@ -290,10 +305,11 @@ static enum status swiglu(struct chain *c, struct error *err)
 static enum status issue(struct chain *c, enum part p, int layer, struct error *err)
 {
 	struct chain_op *op = &c->op[p];
-	bool plain = p != PART_ATTENTION && op->problem.linear.use == LINEAR_USE_PLAIN;
+	bool plain = is_linear(op) && op->problem.linear.use == LINEAR_USE_PLAIN;
 	if (!op->there) return STATUS_OK;
 	op->calls++;
 	if (plain && (p == PART_QKV || p == PART_QKVZ || p == PART_GATE_UP || p == PART_HEAD)) TRY(norm(c, err));
+	if (p == PART_MOE && !c->s->bench.ops->moe_norms) TRY(norm(c, err));
 	TRY(trial_issue(&op->trial, layer, err));
 	return plain && p == PART_GATE_UP ? swiglu(c, err) : STATUS_OK;
 }
@@ -306,8 +322,8 @@ static enum status walk(struct chain *c, struct error *err)
 		bool gdn = config->layer_kind[layer % config->layers] == LAYER_GDN;
 		enum part first = gdn ? PART_QKVZ : PART_QKV, last = gdn ? PART_OUT : PART_O;
 		for (int p = (int)first; p <= (int)last; p++) TRY(issue(c, (enum part)p, layer, err));
-		TRY(issue(c, PART_GATE_UP, layer, err));
-		TRY(issue(c, PART_DOWN, layer, err));
+		const bool sparse = c->op[PART_MOE].there && config->moe.sparse[layer % config->layers];
+		for (int p = sparse ? PART_MOE : PART_GATE_UP; p <= (sparse ? PART_MOE : PART_DOWN); p++) TRY(issue(c, (enum part)p, layer, err));
 	}
 	return issue(c, PART_HEAD, 0, err);
 }

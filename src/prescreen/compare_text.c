@@ -14,7 +14,7 @@ enum status compare_degrees_text(const struct degree_flips *flips, const struct 
 			if (!f->at[d]) continue;
 			char tp[16];
 			snprintf(tp, sizeof tp, "TP%d", grid->degree[d]);
-			TRY(buf_printf(out, err, "  %-5s %-22s %-9s %s\n", tp, grid_shape_text(f->row->at[d], shape), outcome_name(f->at[d]->outcome), grid_why(f->at[d], why)));
+			TRY(buf_printf(out, err, "  %-5s %-22s %-9s %s\n", tp, result_problem_shape(f->row->at[d], shape), outcome_name(f->at[d]->outcome), grid_why(f->at[d], why)));
 		}
 	}
 	return buf_printf(out, err, "%d of %d candidates that were decided at two degrees or more flip between them\n", flips->count, flips->compared);
@@ -54,7 +54,7 @@ json_t *compare_degrees_json(const struct degree_flips *flips, const struct grid
 			json_t *at = f->at[d] ? candidate_json(f->at[d]) : NULL;
 			if (!at) continue;
 			json_object_set_new(at, "tp", json_integer(grid->degree[d]));
-			json_object_set_new(at, "shape", json_string(grid_shape_text(f->row->at[d], shape)));
+			json_object_set_new(at, "shape", json_string(result_problem_shape(f->row->at[d], shape)));
 			json_array_append_new(degrees, at);
 		}
 		json_array_append_new(list, json_pack("{s:s,s:s,s:i,s:i,s:s,s:s,s:o}", "family", f->row->family, "phase", f->row->phase, "m", f->row->m, "context",

@@ -8,7 +8,7 @@
 
 static int context_of(const struct result_problem *problem)
 {
-	return problem->op == PROBLEM_LINEAR ? 0 : problem->attention.context;
+	return problem->op == PROBLEM_ATTENTION ? problem->attention.context : 0;
 }
 
 /* The row of a place whose cell is still free. One rank may ask for the sum in another way than several do (linear += and linear partial): it is the same row. */
@@ -122,14 +122,6 @@ const char *grid_verdict(const struct result_candidate *best)
 	return best ? outcome_name(best->outcome) : "none";
 }
 
-const char *grid_shape_text(const struct result_problem *problem, char text[RESULTS_TEXT])
-{
-	const struct attention_problem *a = &problem->attention;
-	if (problem->op == PROBLEM_LINEAR) snprintf(text, RESULTS_TEXT, "%d x %d", problem->linear.n, problem->linear.k);
-	else snprintf(text, RESULTS_TEXT, "%d + %d heads of %d", a->q_heads, a->kv_heads, a->head_dim);
-	return text;
-}
-
 const char *grid_variant_text(const struct variant *v, char text[RESULTS_TEXT])
 {
 	if (v->mode[0]) snprintf(text, RESULTS_TEXT, "%s (%s)", v->kernel, v->mode);
@@ -161,7 +153,7 @@ const char *grid_chain_text(const struct result_candidate *c, char text[2 * RESU
 
 const char *grid_row_text(const struct grid_row *row, char text[RESULTS_TEXT])
 {
-	if (row->op == PROBLEM_LINEAR) snprintf(text, RESULTS_TEXT, "%s M=%d", row->phase, row->m);
+	if (row->op != PROBLEM_ATTENTION) snprintf(text, RESULTS_TEXT, "%s M=%d", row->phase, row->m);
 	else snprintf(text, RESULTS_TEXT, "%s M=%d, %d keys", row->phase, row->m, row->context);
 	return text;
 }

@@ -29,8 +29,6 @@ void grid_fini(struct grid *grid);
 const struct result_candidate *grid_best(const struct result_problem *problem);
 /* "keep", "boundary", "reject", or "none" for NULL. */
 const char *grid_verdict(const struct result_candidate *best);
-/* "5120 x 8704", "12 + 2 heads of 256" */
-const char *grid_shape_text(const struct result_problem *problem, char text[RESULTS_TEXT]);
 /* "gemv_strided (4 rows, 640 threads)" */
 const char *grid_variant_text(const struct variant *variant, char text[RESULTS_TEXT]);
 /* Why a candidate is where it is: "1.26x (1.24 to 1.27)", "threads: 1088 > 1024", ... */

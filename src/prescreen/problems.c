@@ -6,18 +6,24 @@
 static bool is_fused_qkv(const struct model_config *config, const struct shapes *shapes, const struct shape_family *family)
 {
 	const struct shape_attention *a = &shapes->attention;
-	return strcmp(family->family, "attn qkv") == 0 && a->layers && config->rotary_dim > 0 && family->n == (int64_t)(a->q_heads + 2 * a->kv_heads) * a->head_dim;
+	const int gates = config->attn_output_gate ? a->q_heads : 0; /* rows of the same weight */
+	return strcmp(family->family, "attn qkv") == 0 && a->layers && config->rotary_dim > 0 && !config->two_ropes &&
+	       family->n == (int64_t)(a->q_heads + gates + 2 * a->kv_heads) * a->head_dim;
+}
+
+/* As engine/forward.c: row_parallel. */
+static enum linear_use use_of_sum(const struct device_ops *ops, const struct model_config *config, const struct shapes *shapes)
+{
+	if (shapes->world_size > 1 || !ops->accumulates) return LINEAR_USE_PARTIAL;
+	return config->four_norms ? LINEAR_USE_PLAIN : LINEAR_USE_ACCUMULATE;
 }
 
 enum linear_use problem_use(const struct device_ops *ops, const struct model_config *config, const struct shapes *shapes, const struct shape_family *family)
 {
 	bool plain = dtype_is_plain(shapes->dtype);
-	if (strcmp(family->kind, "row") == 0) { /* as engine/forward.c: row_parallel */
-		if (shapes->world_size > 1 || !ops->accumulates) return LINEAR_USE_PARTIAL;
-		return config->four_norms ? LINEAR_USE_PLAIN : LINEAR_USE_ACCUMULATE;
-	}
+	if (strcmp(family->kind, "row") == 0) return use_of_sum(ops, config, shapes);
 	if (plain && ops->ops.attention_in && is_fused_qkv(config, shapes, family)) return LINEAR_USE_ATTENTION_IN;
-	if (plain && ops->ops.mlp_in && strcmp(family->family, "mlp gate_up") == 0) return LINEAR_USE_MLP_IN;
+	if (plain && ops->ops.mlp_in && strcmp(family->family, "mlp gate_up") == 0 && !config->gelu) return LINEAR_USE_MLP_IN;
 	return LINEAR_USE_PLAIN;
 }
 
@@ -90,6 +96,35 @@ static enum status add_attention(struct maker *m, const struct shapes *shapes, i
 	return add(m, &p, shapes->world_size, "attention", a->layers, err);
 }
 
+bool problem_moe(struct moe_key *out, const struct device_ops *ops, const struct model_config *config, const struct shapes *shapes, int rows)
+{
+	const struct shape_moe *e = &shapes->moe;
+	*out = (struct moe_key){.use = use_of_sum(ops, config, shapes), .dtype = shapes->dtype, .hidden = e->gate_up_k, .experts = e->experts, .top_k = e->experts_per_token,
+	                        .inner = e->down_k, .shared_inner = e->shared_down_k, .m = rows};
+	return e->layers > 0 && ops->ops.moe;
+}
+
+bool problem_gdn(struct gdn_problem *out, const struct device_ops *ops, const struct shapes *shapes, int rows)
+{
+	const struct shape_gdn *g = &shapes->gdn;
+	*out = (struct gdn_problem){.dtype = device_activation(ops, shapes->dtype), .k_heads = g->k_heads, .v_heads = g->v_heads, .k_dim = g->k_dim, .v_dim = g->v_dim,
+	                            .conv_kernel = g->conv_kernel, .rows = rows, .prefill = rows > DECODE_MAX_ROWS};
+	return g->layers > 0 && ops->ops.gdn;
+}
+
+/* The experts of a layer and the gated delta net, where the model has some and the back end computes them. */
+static enum status add_blocks(struct maker *m, const struct shapes *shapes, int rows, struct error *err)
+{
+	struct result_problem experts = {.op = PROBLEM_MOE}, gdn = {.op = PROBLEM_GDN};
+	if (!(rows > DECODE_MAX_ROWS ? m->choice->prefill : m->choice->decode)) return STATUS_OK;
+	snprintf(experts.phase, sizeof experts.phase, "%s", phase_of(rows));
+	snprintf(gdn.phase, sizeof gdn.phase, "%s", phase_of(rows));
+	if (problem_moe(&experts.moe, m->ops, m->config, shapes, rows) && wanted(m->choice->families, "moe experts"))
+		TRY(add(m, &experts, shapes->world_size, "moe experts", shapes->moe.layers, err));
+	if (problem_gdn(&gdn.gdn, m->ops, shapes, rows) && wanted(m->choice->families, "gdn state")) TRY(add(m, &gdn, shapes->world_size, "gdn state", shapes->gdn.layers, err));
+	return STATUS_OK;
+}
+
 static enum status add_rows(struct maker *m, const struct shapes *shapes, int rows, struct error *err)
 {
 	for (int f = 0; f < shapes->families; f++) {
@@ -97,6 +132,7 @@ static enum status add_rows(struct maker *m, const struct shapes *shapes, int ro
 		if (strncmp(family->family, "moe expert", 10) == 0 || !wanted(m->choice->families, family->family)) continue;
 		TRY(add_linear(m, shapes, family, rows, err));
 	}
+	TRY(add_blocks(m, shapes, rows, err));
 	if (!shapes->attention.layers || !wanted(m->choice->families, "attention")) return STATUS_OK;
 	if (rows > DECODE_MAX_ROWS) return add_attention(m, shapes, rows, 0, err);
 	for (int i = 0; i < m->choice->context_count; i++) TRY(add_attention(m, shapes, rows, m->choice->contexts[i], err));

@@ -1,7 +1,8 @@
 /* problems.h: from a model's config to the list of questions: which linears and attentions one rank has to compute, at which degrees, with how many rows,
  * asked by which op of the back end. Equal questions of several degrees or families are one problem with several places.
  *
- * Left out, since their rows follow the routing of tokens: the experts of an MoE layer. Biases are left out too: they change no kernel's choice.
+ * The experts of an MoE layer are one problem, router and shared expert included, as the op has them: its rows are the tokens. Biases are left out: they change
+ * no kernel's choice.
  */
 #ifndef TANDEM_PRESCREEN_PROBLEMS_H
 #define TANDEM_PRESCREEN_PROBLEMS_H
@@ -25,6 +26,10 @@ struct problem_choice {
 
 /* Which op asks for a family's product at a degree on this back end. */
 enum linear_use problem_use(const struct device_ops *ops, const struct model_config *config, const struct shapes *shapes, const struct shape_family *family);
+
+/* The experts of a layer, and the gated delta net of one, for so many rows; false: the model has none, or the back end does not compute them. */
+bool problem_moe(struct moe_key *out, const struct device_ops *ops, const struct model_config *config, const struct shapes *shapes, int rows);
+bool problem_gdn(struct gdn_problem *out, const struct device_ops *ops, const struct shapes *shapes, int rows);
 
 /* Fills degrees and problems of `out` (zeroed before). USAGE: nothing is left to measure, or a word of `families` fits nothing; BAD_INPUT: no degree is legal. */
 enum status problems_make(struct results *out, const struct model_config *config, const struct device_ops *ops, const struct problem_choice *choice,

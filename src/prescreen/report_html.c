@@ -184,7 +184,7 @@ static enum status put_family_head(struct page *p, int row, struct error *err)
 	for (int d = 0; d < g->degrees; d++) {
 		const struct result_problem *any = NULL;
 		for (int i = row; i < g->rows && !any && !strcmp(g->row[i].family, g->row[row].family); i++) any = g->row[i].at[d];
-		TRY(buf_printf(p->out, err, "<th scope=col>TP%d<small>%s</small></th>", g->degree[d], any ? grid_shape_text(any, shape) : ""));
+		TRY(buf_printf(p->out, err, "<th scope=col>TP%d<small>%s</small></th>", g->degree[d], any ? result_problem_shape(any, shape) : ""));
 	}
 	return buf_puts(p->out, "</tr></thead><tbody>", err);
 }
@@ -262,7 +262,7 @@ static enum status put_reason(struct page *p, enum reason reason, struct error *
 		TRY(put(p, grid_variant_text(g->variant, text), err));
 		TRY(buf_printf(p->out, err, "<td>TP%d ", g->place->world_size));
 		TRY(put(p, g->place->family, err));
-		TRY(buf_printf(p->out, err, "<td>%s<td>%s<td>", grid_shape_text(g->problem, text), g->rows));
+		TRY(buf_printf(p->out, err, "<td>%s<td>%s<td>", result_problem_shape(g->problem, text), g->rows));
 		TRY(put(p, g->why, err));
 		TRY(buf_puts(p->out, "</tr>\n", err));
 	}

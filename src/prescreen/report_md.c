@@ -73,7 +73,7 @@ static enum status put_family_head(const struct grid *grid, int row, struct buf 
 		const struct result_problem *any = NULL;
 		for (int i = row; i < grid->rows && !any && !strcmp(grid->row[i].family, grid->row[row].family); i++) any = grid->row[i].at[d];
 		TRY(buf_printf(out, err, " | TP%d", grid->degree[d]));
-		if (any) TRY(buf_printf(out, err, " [%s]", grid_shape_text(any, shape)));
+		if (any) TRY(buf_printf(out, err, " [%s]", result_problem_shape(any, shape)));
 	}
 	TRY(buf_puts(out, " |\n|---", err));
 	for (int d = 0; d < grid->degrees; d++) TRY(buf_puts(out, "|---", err));
@@ -163,7 +163,7 @@ static enum status put_rejects(const struct rejects *rejects, struct buf *out, s
 		TRY(put(out, grid_variant_text(g->variant, text), err));
 		TRY(buf_printf(out, err, " | TP%d ", g->place->world_size));
 		TRY(put(out, g->place->family, err));
-		TRY(buf_printf(out, err, " [%s] | %s | ", grid_shape_text(g->problem, text), g->rows));
+		TRY(buf_printf(out, err, " [%s] | %s | ", result_problem_shape(g->problem, text), g->rows));
 		TRY(put(out, g->why, err));
 		TRY(buf_puts(out, " |\n", err));
 	}

@@ -137,15 +137,57 @@ static bool attention_equal(const struct attention_problem *a, const struct atte
 	       a->context == b->context && a->block_tokens == b->block_tokens && a->prefill == b->prefill;
 }
 
+static bool gdn_equal(const struct gdn_problem *a, const struct gdn_problem *b)
+{
+	return a->dtype == b->dtype && a->k_heads == b->k_heads && a->v_heads == b->v_heads && a->k_dim == b->k_dim && a->v_dim == b->v_dim &&
+	       a->conv_kernel == b->conv_kernel && a->rows == b->rows && a->prefill == b->prefill;
+}
+
 bool result_problem_equal(const struct result_problem *a, const struct result_problem *b)
 {
 	if (a->op != b->op || strcmp(a->phase, b->phase) != 0) return false;
-	return a->op == PROBLEM_LINEAR ? linear_key_equal(&a->linear, &b->linear) : attention_equal(&a->attention, &b->attention);
+	switch (a->op) {
+	case PROBLEM_LINEAR: return linear_key_equal(&a->linear, &b->linear);
+	case PROBLEM_ATTENTION: return attention_equal(&a->attention, &b->attention);
+	case PROBLEM_MOE: return moe_key_alike(&a->moe, &b->moe) && a->moe.m == b->moe.m;
+	case PROBLEM_GDN: return gdn_equal(&a->gdn, &b->gdn);
+	case PROBLEM_OP_COUNT: break;
+	}
+	return false;
 }
 
 int result_problem_rows(const struct result_problem *problem)
 {
-	return problem->op == PROBLEM_LINEAR ? problem->linear.m : problem->attention.rows;
+	switch (problem->op) {
+	case PROBLEM_LINEAR: return problem->linear.m;
+	case PROBLEM_ATTENTION: return problem->attention.rows;
+	case PROBLEM_MOE: return problem->moe.m;
+	case PROBLEM_GDN: return problem->gdn.rows;
+	case PROBLEM_OP_COUNT: break;
+	}
+	return 0;
+}
+
+const char *result_problem_use(const struct result_problem *problem)
+{
+	return problem->op == PROBLEM_LINEAR ? linear_use_name(problem->linear.use) : problem_op_name(problem->op);
+}
+
+const char *result_problem_shape(const struct result_problem *problem, char text[RESULTS_TEXT])
+{
+	const struct attention_problem *a = &problem->attention;
+	const struct moe_key *e = &problem->moe;
+	const struct gdn_problem *g = &problem->gdn;
+	char shared[32] = "";
+	if (problem->op == PROBLEM_MOE && e->shared_inner) snprintf(shared, sizeof shared, " + 1 of %d", e->shared_inner);
+	switch (problem->op) {
+	case PROBLEM_LINEAR: snprintf(text, RESULTS_TEXT, "%d x %d", problem->linear.n, problem->linear.k); break;
+	case PROBLEM_ATTENTION: snprintf(text, RESULTS_TEXT, "%d + %d heads of %d", a->q_heads, a->kv_heads, a->head_dim); break;
+	case PROBLEM_MOE: snprintf(text, RESULTS_TEXT, "%d of %d experts, %d x %d%s", e->top_k, e->experts, e->inner, e->hidden, shared); break;
+	case PROBLEM_GDN: snprintf(text, RESULTS_TEXT, "%d + %d heads, state %d x %d", g->k_heads, g->v_heads, g->k_dim, g->v_dim); break;
+	case PROBLEM_OP_COUNT: text[0] = 0; break;
+	}
+	return text;
 }
 
 struct result_problem *results_find(const struct results *results, const struct result_problem *like)
@@ -157,12 +199,12 @@ struct result_problem *results_find(const struct results *results, const struct 
 
 const char *result_problem_text(const struct result_problem *problem, char text[RESULTS_TEXT])
 {
-	const struct linear_key *l = &problem->linear;
 	const struct attention_problem *a = &problem->attention;
-	if (problem->op == PROBLEM_LINEAR)
-		snprintf(text, RESULTS_TEXT, "%s M=%d %s [%d x %d]", problem->phase, l->m, linear_use_name(l->use), l->n, l->k);
-	else
+	char shape[RESULTS_TEXT];
+	if (problem->op == PROBLEM_ATTENTION)
 		snprintf(text, RESULTS_TEXT, "%s attention %d+%d of %d, %d rows over %d keys", problem->phase, a->q_heads, a->kv_heads, a->head_dim, a->rows, a->context);
+	else
+		snprintf(text, RESULTS_TEXT, "%s M=%d %s [%.100s]", problem->phase, result_problem_rows(problem), result_problem_use(problem), result_problem_shape(problem, shape));
 	return text;
 }
 

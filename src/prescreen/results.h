@@ -21,7 +21,9 @@
 /* X(enumerator, name) */
 #define PROBLEM_OP_LIST(X) \
 	X(LINEAR, "linear")    \
-	X(ATTENTION, "attention")
+	X(ATTENTION, "attention") \
+	X(MOE, "moe")             \
+	X(GDN, "gdn")
 
 /* What became of a candidate. BASELINE: what the dispatch takes by itself, which the others are compared with. X(enumerator, name) */
 #define OUTCOME_LIST(X)      \
@@ -68,6 +70,14 @@ struct attention_problem {
 	enum dtype dtype; /* of the cache */
 	int q_heads, kv_heads, head_dim;
 	int rows, context, block_tokens;
+	bool prefill;
+};
+
+/* The gated delta net of one rank: `rows` rows, one of each of `rows` sequences (decode) or all of one sequence (prefill). */
+struct gdn_problem {
+	enum dtype dtype; /* of activations and the convolution's inputs */
+	int k_heads, v_heads, k_dim, v_dim, conv_kernel;
+	int rows;
 	bool prefill;
 };
 
@@ -152,6 +162,8 @@ struct result_problem {
 	char phase[12];                     /* "decode", "prefill" */
 	struct linear_key linear;           /* LINEAR */
 	struct attention_problem attention; /* ATTENTION */
+	struct moe_key moe;                 /* MOE */
+	struct gdn_problem gdn;             /* GDN */
 	struct result_place *place;         /* [places] owned */
 	int places;
 	bool done;                          /* false: candidates are missing or open */
@@ -212,6 +224,10 @@ void result_candidate_fini(struct result_candidate *candidate);
 bool result_problem_equal(const struct result_problem *a, const struct result_problem *b);
 /* Token rows. */
 int result_problem_rows(const struct result_problem *problem);
+/* The op that asks: "mlp_in", "attention", "moe". Static. */
+const char *result_problem_use(const struct result_problem *problem);
+/* "5120 x 8704", "12 + 2 heads of 256", "8 of 128 experts, 768 x 2048", "16 + 48 heads, state 128 x 128" */
+const char *result_problem_shape(const struct result_problem *problem, char text[RESULTS_TEXT]);
 /* NULL if there is none. */
 struct result_problem *results_find(const struct results *results, const struct result_problem *like);
 /* "decode M=1 mlp_in [34816 x 5120]", "prefill attention 12+2 of 256, 512 rows over 512 keys" */

@@ -83,6 +83,24 @@ static const struct field attention_fields[] = {
 	INTEGER(attention_problem, "kv_heads", kv_heads, 1, MANY), INTEGER(attention_problem, "head_dim", head_dim, 1, MANY),
 	INTEGER(attention_problem, "rows", rows, 1, MANY), INTEGER(attention_problem, "context", context, 1, MANY),
 	INTEGER(attention_problem, "block_tokens", block_tokens, 1, MANY), FLAG(attention_problem, "prefill", prefill), {0}};
+static const struct field moe_fields[] = {
+	NAME(moe_key, "use", use, name_of_use, LINEAR_USE_COUNT), NAME(moe_key, "dtype", dtype, name_of_dtype, DTYPE_COUNT), INTEGER(moe_key, "hidden", hidden, 1, MANY),
+	INTEGER(moe_key, "experts", experts, 1, MANY), INTEGER(moe_key, "top_k", top_k, 1, MANY), INTEGER(moe_key, "inner", inner, 1, MANY),
+	INTEGER(moe_key, "shared_inner", shared_inner, 0, MANY), INTEGER(moe_key, "m", m, 1, MANY), {0}};
+static const struct field gdn_fields[] = {
+	NAME(gdn_problem, "dtype", dtype, name_of_dtype, DTYPE_COUNT), INTEGER(gdn_problem, "k_heads", k_heads, 1, MANY), INTEGER(gdn_problem, "v_heads", v_heads, 1, MANY),
+	INTEGER(gdn_problem, "k_dim", k_dim, 1, MANY), INTEGER(gdn_problem, "v_dim", v_dim, 1, MANY), INTEGER(gdn_problem, "conv_kernel", conv_kernel, 1, MANY),
+	INTEGER(gdn_problem, "rows", rows, 1, MANY), FLAG(gdn_problem, "prefill", prefill), {0}};
+/* A problem's key, by its op. */
+static const struct {
+	const struct field *fields;
+	size_t offset;
+} keys[PROBLEM_OP_COUNT] = {
+	[PROBLEM_LINEAR] = {linear_fields, offsetof(struct result_problem, linear)},
+	[PROBLEM_ATTENTION] = {attention_fields, offsetof(struct result_problem, attention)},
+	[PROBLEM_MOE] = {moe_fields, offsetof(struct result_problem, moe)},
+	[PROBLEM_GDN] = {gdn_fields, offsetof(struct result_problem, gdn)},
+};
 static const struct field place_fields[] = {INTEGER(result_place, "tp", world_size, 1, 65536), TEXT(result_place, "family", family),
                                             INTEGER(result_place, "count", count, 0, MANY), {0}};
 static const struct field problem_fields[] = {NAME(result_problem, "op", op, name_of_op, PROBLEM_OP_COUNT), TEXT(result_problem, "phase", phase),
@@ -164,7 +182,7 @@ static json_t *candidate_json(const struct result_candidate *c)
 static json_t *problem_json(const struct result_problem *p)
 {
 	json_t *object = object_json(problem_fields, p), *candidates = json_array();
-	int bad = json_object_set_new(object, "key", p->op == PROBLEM_LINEAR ? object_json(linear_fields, &p->linear) : object_json(attention_fields, &p->attention));
+	int bad = json_object_set_new(object, "key", object_json(keys[p->op].fields, (const char *)p + keys[p->op].offset));
 	bad |= json_object_set_new(object, "places", list_json(place_fields, p->place, p->places, sizeof *p->place));
 	for (int i = 0; i < p->candidates; i++) bad |= json_array_append_new(candidates, candidate_json(&p->candidate[i]));
 	bad |= json_object_set_new(object, "candidates", candidates);
@@ -365,8 +383,7 @@ static enum status read_problems(struct results *out, const json_t *root, const 
 		snprintf(section, sizeof section, "problems[%zu].", i);
 		snprintf(inner, sizeof inner, "%skey.", section);
 		TRY(read_object(problem_fields, more, item, file, section, p, err));
-		void *key = p->op == PROBLEM_LINEAR ? (void *)&p->linear : (void *)&p->attention;
-		TRY(read_object(p->op == PROBLEM_LINEAR ? linear_fields : attention_fields, NULL, json_object_get(item, "key"), file, inner, key, err));
+		TRY(read_object(keys[p->op].fields, NULL, json_object_get(item, "key"), file, inner, (char *)p + keys[p->op].offset, err));
 		TRY(read_places(p, item, file, section, err));
 		TRY(read_candidates(p, item, file, section, err));
 	}

@@ -21,22 +21,23 @@ static int largest(int a, int b)
 	return a > b ? a : b;
 }
 
+/* What the stream has to be made for: lengths of sequences, and the largest matrix. */
 static void widen_stream(struct stream_options *o, const struct result_problem *p, const struct model_config *config)
 {
-	if (p->op == PROBLEM_ATTENTION) {
-		const struct attention_problem *a = &p->attention;
-		o->max_rows = largest(o->max_rows, largest(a->rows, a->context < 512 ? a->context : 512)); /* the cache is filled 512 rows at a time */
-		o->max_q_heads = largest(o->max_q_heads, a->q_heads);
-		o->max_context = largest(o->max_context, a->context);
-		o->max_seqs = largest(o->max_seqs, a->prefill ? 1 : a->rows);
-		return;
-	}
-	o->max_rows = largest(o->max_rows, p->linear.m);
-	o->max_n = largest(o->max_n, p->linear.n);
-	o->max_k = largest(o->max_k, p->linear.k);
+	const struct attention_problem *a = &p->attention;
+	const int rows = result_problem_rows(p), keys = p->op == PROBLEM_ATTENTION ? a->context : largest(rows, 256);
+	o->max_rows = largest(o->max_rows, rows);
+	if (p->op == PROBLEM_ATTENTION) o->max_rows = largest(o->max_rows, keys < 512 ? keys : 512); /* the cache is filled 512 rows at a time */
+	if (p->op == PROBLEM_GDN) o->max_rows = largest(o->max_rows, rows + DECODE_MAX_ROWS * TRIAL_GDN_HISTORY);
 	o->max_q_heads = largest(o->max_q_heads, config->q_heads);
-	o->max_context = largest(o->max_context, largest(p->linear.m, 256));
-	o->max_seqs = largest(o->max_seqs, 32);
+	o->max_context = largest(o->max_context, keys);
+	o->max_seqs = largest(o->max_seqs, DECODE_MAX_ROWS);
+	if (p->op == PROBLEM_LINEAR) o->max_n = largest(o->max_n, p->linear.n), o->max_k = largest(o->max_k, p->linear.k);
+	if (p->op == PROBLEM_MOE) {
+		const struct moe_key *k = &p->moe;
+		o->max_n = largest(o->max_n, largest(largest(k->hidden, 2 * k->inner), largest(2 * k->shared_inner, k->experts + 1)));
+		o->max_k = largest(o->max_k, largest(k->hidden, largest(k->inner, k->shared_inner)));
+	}
 }
 
 static enum status open_device(struct screen *s, struct error *err)
@@ -97,21 +98,27 @@ static enum status report(struct screen *s, const struct result_problem *p, int 
 	return candidate_stopped(s, err);
 }
 
+/* What the back end lists, 0: nothing. */
+static int variants_of(const struct screen *s, const struct result_problem *p, struct variant *list)
+{
+	const struct device_ops *ops = s->bench.ops;
+	if (p->op == PROBLEM_LINEAR && ops->linear_variants && ops->linear_prefer && ops->linear_ran)
+		return ops->linear_variants(s->bench.stream, &p->linear, list, CANDIDATES_MAX);
+	if (p->op == PROBLEM_ATTENTION && ops->attention_variants && ops->attention_prefer && ops->attention_ran) {
+		const struct attention_key key = problem_attention_key(&p->attention);
+		return ops->attention_variants(s->bench.stream, &key, list, CANDIDATES_MAX);
+	}
+	if (p->op == PROBLEM_MOE && ops->moe_variants && ops->moe_prefer && ops->moe_ran) return ops->moe_variants(s->bench.stream, &p->moe, list, CANDIDATES_MAX);
+	return 0;
+}
+
 /* What the back end offers, the baseline first. */
 static enum status list_candidates(struct screen *s, struct result_problem *p, struct error *err)
 {
 	struct variant list[CANDIDATES_MAX] = {{.kernel = "default"}};
-	const struct device_ops *ops = s->bench.ops;
 	int count = 1;
-	if (p->op == PROBLEM_LINEAR && ops->linear_variants && ops->linear_prefer && ops->linear_ran) {
-		int listed = ops->linear_variants(s->bench.stream, &p->linear, list, CANDIDATES_MAX);
-		if (listed > 0) count = listed;
-	}
-	if (p->op == PROBLEM_ATTENTION && ops->attention_variants && ops->attention_prefer && ops->attention_ran) {
-		const struct attention_key key = problem_attention_key(&p->attention);
-		int listed = ops->attention_variants(s->bench.stream, &key, list, CANDIDATES_MAX);
-		if (listed > 0) count = listed;
-	}
+	const int listed = variants_of(s, p, list);
+	if (listed > 0) count = listed;
 	for (int i = 0; i < p->candidates; i++) result_candidate_fini(&p->candidate[i]);
 	p->candidates = 0;
 	for (int i = 0; i < count; i++) {
@@ -136,12 +143,12 @@ static double share_of_budget(const struct screen *s)
 	return share < most ? share : most;
 }
 
-static enum status screen_problem(struct screen *s, struct trial_weights *weights, struct result_problem *p, struct error *err)
+static enum status screen_problem(struct screen *s, struct trial_weights *weights, struct trial_experts *experts, struct result_problem *p, struct error *err)
 {
 	struct trial trial = {0};
 	enum status st;
 	TRY(list_candidates(s, p, err));
-	TRY_GOTO(trial_open(&trial, &s->bench, weights, p, err), end);
+	TRY_GOTO(trial_open(&trial, &s->bench, weights, experts, p, err), end);
 	for (int i = 0; i < p->candidates; i++) {
 		TRY_GOTO(report(s, p, i, err), end);
 		TRY_GOTO(candidate_run(s, &trial, p, i, share_of_budget(s), err), end);
@@ -162,24 +169,36 @@ static enum status finish_problem(struct screen *s, struct error *err)
 	return o->save ? o->save(o->context, s->results, err) : STATUS_OK;
 }
 
-/* All problems that share the weights of problem `first`. */
+/* Do two problems share weights? */
+static bool shares_weights(const struct result_problem *a, const struct result_problem *b)
+{
+	if (a->op != b->op) return false;
+	if (a->op == PROBLEM_MOE) return moe_key_alike(&a->moe, &b->moe);
+	return a->op == PROBLEM_LINEAR && a->linear.n == b->linear.n && a->linear.k == b->linear.k && a->linear.dtype == b->linear.dtype;
+}
+
+/* Problem `first`, and all behind it that share its weights. */
 static enum status screen_group(struct screen *s, int first, struct error *err)
 {
 	struct results *r = s->results;
-	const struct linear_key key = r->problem[first].linear;
-	struct trial_weights *weights = mem_zalloc(1, sizeof *weights, "prescreen: weights", err);
-	if (!weights) return STATUS_NO_MEMORY;
-	enum status st;
-	TRY_GOTO(trial_weights_open(weights, &s->bench, key.dtype, key.n, key.k, err), end);
-	for (int i = first; i < r->problems && !candidate_out_of_budget(s); i++) {
-		struct result_problem *p = &r->problem[i];
-		if (p->done || p->op != PROBLEM_LINEAR || p->linear.n != key.n || p->linear.k != key.k || p->linear.dtype != key.dtype) continue;
-		TRY_GOTO(screen_problem(s, weights, p, err), end);
+	const struct result_problem *p = &r->problem[first];
+	const struct linear_key key = p->linear;
+	struct trial_weights *weights = p->op == PROBLEM_LINEAR ? mem_zalloc(1, sizeof *weights, "prescreen: weights", err) : NULL;
+	struct trial_experts *experts = p->op == PROBLEM_MOE ? mem_zalloc(1, sizeof *experts, "prescreen: experts", err) : NULL;
+	enum status st = (p->op == PROBLEM_LINEAR && !weights) || (p->op == PROBLEM_MOE && !experts) ? STATUS_NO_MEMORY : STATUS_OK;
+	if (weights) TRY_GOTO(trial_weights_open(weights, &s->bench, key.dtype, key.n, key.k, err), end);
+	if (experts) TRY_GOTO(trial_experts_open(experts, &s->bench, &p->moe, err), end);
+	for (int i = first; st == STATUS_OK && i < r->problems && !candidate_out_of_budget(s); i++) {
+		struct result_problem *next = &r->problem[i];
+		if (next->done || (i > first && !shares_weights(&r->problem[first], next))) continue;
+		TRY_GOTO(screen_problem(s, weights, experts, next, err), end);
 		TRY_GOTO(finish_problem(s, err), end);
 	}
 end:
-	trial_weights_close(weights);
+	if (weights) trial_weights_close(weights);
+	if (experts) trial_experts_close(experts);
 	free(weights);
+	free(experts);
 	return st;
 }
 
@@ -188,16 +207,8 @@ static enum status screen_all(struct screen *s, struct error *err)
 	struct results *r = s->results;
 	TRY(open_device(s, err));
 	identify(s);
-	for (int i = 0; i < r->problems && !candidate_out_of_budget(s); i++) {
-		struct result_problem *p = &r->problem[i];
-		if (p->done) continue;
-		if (p->op == PROBLEM_LINEAR) {
-			TRY(screen_group(s, i, err));
-			continue;
-		}
-		TRY(screen_problem(s, NULL, p, err));
-		TRY(finish_problem(s, err));
-	}
+	for (int i = 0; i < r->problems && !candidate_out_of_budget(s); i++)
+		if (!r->problem[i].done) TRY(screen_group(s, i, err));
 	r->complete = true;
 	for (int i = 0; i < r->problems; i++) r->complete = r->complete && r->problem[i].done;
 	return r->complete && s->options->chain ? chain_run(s, err) : STATUS_OK;

@@ -1,20 +1,21 @@
-#include "prescreen/trial.h"
+#include "prescreen/trial_parts.h"
 
 #include <assert.h>
-#include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/clock.h"
 #include "base/mem.h"
 #include "base/rng.h"
-#include "prescreen/problems.h"
 
 #define WEIGHT_SEED 1
 #define WEIGHT_CHUNK_ROWS 256
-#define START 0x1p-10f /* what an output that is added to holds before */
-#define VALUE_STEPS 256 /* inputs are (r - 128) / 128 */
+#define COPY_ALIGN ((size_t)256)
+#define POISON_CHUNK ((size_t)1 << 20)
+
+/* Inputs are a table of VALUE_TABLE values (r - 128) / 128, over and over: a prime, so that rows differ whatever their length. */
+#define VALUE_STEPS 256
+#define VALUE_TABLE 65521
 
 /* ---- weights */
 
@@ -38,23 +39,29 @@ static enum status make_first(struct trial_weights *w, struct error *err)
 	return STATUS_OK;
 }
 
+static uint64_t deadline(const struct bench *b)
+{
+	return clock_deadline_ms((uint64_t)b->timeout_ms);
+}
+
 enum status trial_weights_open(struct trial_weights *out, struct bench *bench, enum dtype dtype, int n, int k, struct error *err)
 {
 	const struct device_ops *ops = bench->ops;
 	*out = (struct trial_weights){.bench = bench, .n = n, .k = k, .dtype = dtype};
-	size_t bytes = ops->linear_bytes(dtype, n, k), copies = bench->rotate_bytes ? bench->rotate_bytes / bytes + 2 : 1;
+	size_t bytes = ops->linear_bytes(dtype, n, k), step = (bytes + COPY_ALIGN - 1) / COPY_ALIGN * COPY_ALIGN;
+	size_t copies = bench->rotate_bytes ? bench->rotate_bytes / bytes + 2 : 1;
 	if (copies > TRIAL_MAX_COPIES) copies = TRIAL_MAX_COPIES;
 	enum status st;
 	TRY_GOTO(source_open_random(&out->source, WEIGHT_SEED, dtype, err), fail);
 	TRY_GOTO(source_find(out->source, "prescreen.weight", 2, n, k, &out->tensor, err), fail);
-	while (out->copies < (int)copies) {
+	TRY_GOTO(ops->alloc(bench->device, copies * step, MEM_SHARDED, "prescreen: weights", &out->memory, err), fail);
+	for (; out->copies < (int)copies; out->copies++) {
 		struct linear_weight *w = &out->copy[out->copies];
-		*w = (struct linear_weight){.dtype = dtype, .n = n, .k = k};
-		TRY_GOTO(ops->alloc(bench->device, bytes, MEM_SHARDED, "prescreen: weights", &w->data, err), fail);
-		if (out->copies++ == 0) TRY_GOTO(make_first(out, err), fail);
+		*w = (struct linear_weight){.data = (char *)out->memory + (size_t)out->copies * step, .dtype = dtype, .n = n, .k = k};
+		if (out->copies == 0) TRY_GOTO(make_first(out, err), fail);
 		else TRY_GOTO(ops->linear_copy_rows(bench->stream, w, &out->copy[0], 0, n, err), fail);
 	}
-	TRY_GOTO(ops->stream_sync(bench->stream, clock_deadline_ms((uint64_t)bench->timeout_ms), NULL, err), fail);
+	TRY_GOTO(ops->stream_sync(bench->stream, deadline(bench), NULL, err), fail);
 	return STATUS_OK;
 fail:
 	trial_weights_close(out);
@@ -64,7 +71,7 @@ fail:
 void trial_weights_close(struct trial_weights *w)
 {
 	if (!w->bench) return;
-	for (int i = 0; i < w->copies; i++) w->bench->ops->free(w->bench->device, w->copy[i].data);
+	w->bench->ops->free(w->bench->device, w->memory);
 	source_close(&w->source);
 	source_scratch_fini(&w->scratch);
 	*w = (struct trial_weights){0};
@@ -72,7 +79,7 @@ void trial_weights_close(struct trial_weights *w)
 
 /* ---- memory */
 
-static enum status take(struct trial *t, size_t bytes, const char *what, void **out, struct error *err)
+enum status trial_take(struct trial *t, size_t bytes, const char *what, void **out, struct error *err)
 {
 	assert(t->allocations < TRIAL_ALLOCATIONS);
 	TRY(t->bench->ops->alloc(t->bench->device, bytes ? bytes : 1, MEM_WORKSPACE, what, out, err));
@@ -82,51 +89,78 @@ static enum status take(struct trial *t, size_t bytes, const char *what, void **
 
 enum status trial_sync(struct trial *t, struct error *err)
 {
-	return t->bench->ops->stream_sync(t->bench->stream, clock_deadline_ms((uint64_t)t->bench->timeout_ms), NULL, err);
+	return t->bench->ops->stream_sync(t->bench->stream, deadline(t->bench), NULL, err);
 }
 
-static enum status send(struct trial *t, void *to, const void *from, size_t bytes, struct error *err)
+enum status trial_send(struct trial *t, void *to, const void *from, size_t bytes, struct error *err)
 {
 	TRY(t->bench->ops->copy(t->bench->stream, to, from, bytes, COPY_TO_DEVICE, err));
 	return trial_sync(t, err);
 }
 
-static enum status put(struct trial *t, const void *from, size_t bytes, const char *what, void **out, struct error *err)
+enum status trial_put(struct trial *t, const void *from, size_t bytes, const char *what, void **out, struct error *err)
 {
-	TRY(take(t, bytes, what, out, err));
-	return send(t, *out, from, bytes, err);
+	TRY(trial_take(t, bytes, what, out, err));
+	return trial_send(t, *out, from, bytes, err);
 }
 
-/* Exact for the inputs' values: zero, or normal in every type. */
-static uint16_t to_half(float value, enum dtype dtype)
+/* ---- values */
+
+/* Zero, or normal in every type. */
+uint16_t trial_half(float value, enum dtype dtype)
 {
 	uint32_t bits = f32_to_bits(value);
 	if (dtype == DTYPE_BF16) return bf16_from_f32(value);
 	return (uint16_t)(value == 0 ? 0 : (bits >> 16 & 0x8000) | ((bits & 0x7fffffff) - 0x38000000u) >> 13);
 }
 
-static float value_at(uint64_t stream, uint64_t index)
+static float value_at(uint64_t stream, size_t index)
 {
-	return (float)((int)(rng_u64(WEIGHT_SEED, stream, index) % VALUE_STEPS) - VALUE_STEPS / 2) / (VALUE_STEPS / 2);
+	return (float)((int)(rng_u64(WEIGHT_SEED, stream, index % VALUE_TABLE) % VALUE_STEPS) - VALUE_STEPS / 2) / (VALUE_STEPS / 2);
 }
 
-/* n values as `dtype`, on the device. */
-static enum status put_values(struct trial *t, const float *values, size_t n, enum dtype dtype, const char *what, void **out, struct error *err)
+void trial_values(float *out, size_t from, size_t n, uint64_t stream)
 {
-	if (dtype == DTYPE_F32) return put(t, values, n * sizeof *values, what, out, err);
-	uint16_t *half = mem_zalloc(n, sizeof *half, what, err);
-	if (!half) return STATUS_NO_MEMORY;
-	for (size_t i = 0; i < n; i++) half[i] = to_half(values[i], dtype);
-	enum status st = put(t, half, n * sizeof *half, what, out, err);
-	free(half);
-	return st;
+	const size_t first = n < VALUE_TABLE ? n : VALUE_TABLE;
+	for (size_t i = 0; i < first; i++) out[i] = value_at(stream, from + i);
+	for (size_t have = first; have < n;) { /* have: a multiple of the table */
+		const size_t more = n - have < have ? n - have : have;
+		memcpy(out + have, out, more * sizeof *out);
+		have += more;
+	}
 }
 
-static float *make_values(size_t n, uint64_t stream, const char *what, struct error *err)
+float *trial_make_values(size_t n, uint64_t stream, const char *what, struct error *err)
 {
 	float *values = mem_zalloc(n, sizeof *values, what, err);
-	for (size_t i = 0; values && i < n; i++) values[i] = value_at(stream, i);
+	if (values) trial_values(values, 0, n, stream);
 	return values;
+}
+
+float *trial_make_norm(size_t n, uint64_t stream, const char *what, struct error *err)
+{
+	float *norm = trial_make_values(n, stream, what, err);
+	for (size_t i = 0; norm && i < n; i++) norm[i] = 1 + norm[i] / 8;
+	return norm;
+}
+
+void trial_pack(void *out, const float *values, size_t n, enum dtype dtype)
+{
+	uint16_t *half = out;
+	if (dtype == DTYPE_F32) memcpy(out, values, n * sizeof *values);
+	for (size_t i = 0; dtype != DTYPE_F32 && i < n; i++) half[i] = trial_half(values[i], dtype);
+}
+
+enum status trial_put_values(struct trial *t, const float *values, size_t n, enum dtype dtype, const char *what, void **out, struct error *err)
+{
+	if (dtype == DTYPE_F32) return trial_put(t, values, n * sizeof *values, what, out, err);
+	TRY(trial_take(t, n * dtype_bytes(dtype), what, out, err));
+	void *packed = mem_zalloc(n, dtype_bytes(dtype), what, err);
+	if (!packed) return STATUS_NO_MEMORY;
+	trial_pack(packed, values, n, dtype);
+	enum status st = trial_send(t, *out, packed, n * dtype_bytes(dtype), err);
+	free(packed);
+	return st;
 }
 
 /* ---- output regions */
@@ -136,119 +170,107 @@ static size_t span_bytes(const struct trial_region *r)
 	return r->bytes + 2 * TRIAL_GUARD_BYTES;
 }
 
-static void fill_poison(const struct trial *t, const struct trial_region *r, char *to)
+static bool is_added_to(const struct trial *t)
 {
-	memset(to, 0xff, span_bytes(r));
-	float *at = (float *)(void *)(to + TRIAL_GUARD_BYTES);
-	if (t->problem->op == PROBLEM_LINEAR && t->problem->linear.use == LINEAR_USE_ACCUMULATE)
-		for (size_t i = 0; i < r->bytes / sizeof *at; i++) at[i] = START;
+	const struct result_problem *p = t->problem;
+	return (p->op == PROBLEM_LINEAR && p->linear.use == LINEAR_USE_ACCUMULATE) || (p->op == PROBLEM_MOE && p->moe.use == LINEAR_USE_ACCUMULATE);
 }
 
-static enum status add_region(struct trial *t, struct trial_region region, const char *what, void **out, struct error *err)
+/* What a value holds that nobody has written. */
+static uint32_t unwritten_bits(const struct trial *t, const struct trial_region *r)
+{
+	if (r->dtype != DTYPE_F32) return 0xffff;
+	return is_added_to(t) ? f32_to_bits(TRIAL_START) : 0xffffffffu;
+}
+
+enum status trial_add_region(struct trial *t, struct trial_region region, const char *what, void **out, struct error *err)
 {
 	void *memory;
-	TRY(take(t, span_bytes(&region), what, &memory, err));
+	TRY(trial_take(t, span_bytes(&region), what, &memory, err));
 	assert(t->regions < TRIAL_REGIONS);
 	region.device = memory;
 	t->region[t->regions++] = region;
-	t->host_bytes += span_bytes(&region);
+	t->region_bytes += span_bytes(&region);
 	*out = region.device + TRIAL_GUARD_BYTES;
 	return STATUS_OK;
 }
 
+/* `bytes` of what the first `have` of them hold, over and over. */
+static enum status repeat(struct trial *t, char *at, size_t have, size_t bytes, struct error *err)
+{
+	while (have < bytes) {
+		const size_t more = bytes - have < have ? bytes - have : have;
+		TRY(t->bench->ops->copy(t->bench->stream, at + have, at, more, COPY_ON_DEVICE, err));
+		have += more;
+	}
+	return trial_sync(t, err);
+}
+
 static enum status make_poison(struct trial *t, struct error *err)
 {
-	t->host = mem_zalloc(1, t->host_bytes, "prescreen: output", err);
-	if (!t->host) return STATUS_NO_MEMORY;
-	t->baseline = NULL;
-	char *at = t->host;
-	for (int i = 0; i < t->regions; at += span_bytes(&t->region[i++])) fill_poison(t, &t->region[i], at);
-	return put(t, t->host, t->host_bytes, "prescreen: poison", &t->poison, err);
+	const size_t chunk = t->region_bytes < POISON_CHUNK ? t->region_bytes : POISON_CHUNK;
+	float *host = mem_zalloc(1, chunk + sizeof *host, "prescreen: poison", err);
+	if (!host) return STATUS_NO_MEMORY;
+	memset(host, 0xff, chunk);
+	enum status st;
+	TRY_GOTO(trial_take(t, t->region_bytes, "prescreen: poison", &t->poison, err), end);
+	TRY_GOTO(trial_send(t, t->poison, host, chunk, err), end);
+	TRY_GOTO(repeat(t, t->poison, chunk, t->region_bytes, err), end);
+	if (is_added_to(t)) {
+		const size_t bytes = t->region[0].bytes, first = bytes < chunk ? bytes : chunk / sizeof *host * sizeof *host;
+		for (size_t i = 0; i < first / sizeof *host; i++) host[i] = TRIAL_START;
+		TRY_GOTO(trial_send(t, (char *)t->poison + TRIAL_GUARD_BYTES, host, first, err), end);
+		TRY_GOTO(repeat(t, (char *)t->poison + TRIAL_GUARD_BYTES, first, bytes, err), end);
+	}
+end:
+	free(host);
+	return st;
 }
 
 enum status trial_poison(struct trial *t, struct error *err)
 {
+	const struct device_ops *ops = t->bench->ops;
 	const char *at = t->poison;
+	if (t->spoilt) TRY(ops->copy(t->bench->stream, t->spoilt, t->pristine, t->spoilt_bytes, COPY_ON_DEVICE, err));
 	for (int i = 0; i < t->regions; at += span_bytes(&t->region[i++]))
-		TRY(t->bench->ops->copy(t->bench->stream, t->region[i].device, at, span_bytes(&t->region[i]), COPY_ON_DEVICE, err));
+		TRY(ops->copy(t->bench->stream, t->region[i].device, at, span_bytes(&t->region[i]), COPY_ON_DEVICE, err));
 	return STATUS_OK;
-}
-
-enum status trial_fetch(struct trial *t, struct error *err)
-{
-	char *at = t->host;
-	for (int i = 0; i < t->regions; at += span_bytes(&t->region[i++]))
-		TRY(t->bench->ops->copy(t->bench->stream, at, t->region[i].device, span_bytes(&t->region[i]), COPY_TO_HOST, err));
-	return trial_sync(t, err);
 }
 
 enum status trial_keep_baseline(struct trial *t, struct error *err)
 {
-	if (!t->baseline) t->baseline = mem_zalloc(1, t->host_bytes, "prescreen: output of the baseline", err);
-	if (!t->baseline) return STATUS_NO_MEMORY;
-	memcpy(t->baseline, t->host, t->host_bytes);
-	return STATUS_OK;
-}
-
-/* ---- rows of a step */
-
-struct row_shape {
-	int seqs, each; /* rows of a sequence */
-	int context;    /* keys of a sequence */
-	int block_tokens;
-};
-
-static void fill_rows(const struct row_shape *s, int blocks, int32_t *position, int32_t *slot, int32_t *start, int32_t *length, int32_t *table)
-{
-	for (int q = 0; q < s->seqs; q++) {
-		start[q] = q * s->each;
-		length[q] = s->context;
-		for (int b = 0; b < blocks; b++) table[q * blocks + b] = 1 + q * blocks + b; /* block 0 is the sink */
-		for (int i = 0; i < s->each; i++) {
-			int p = s->context - s->each + i;
-			position[q * s->each + i] = p;
-			slot[q * s->each + i] = table[q * blocks + p / s->block_tokens] * s->block_tokens + p % s->block_tokens;
-		}
+	for (int i = 0; i < t->regions; i++) {
+		struct trial_region *r = &t->region[i];
+		void *memory = r->baseline;
+		if (!memory) TRY(trial_take(t, r->bytes, "prescreen: baseline", &memory, err));
+		r->baseline = memory;
+		TRY(t->bench->ops->copy(t->bench->stream, r->baseline, r->device + TRIAL_GUARD_BYTES, r->bytes, COPY_ON_DEVICE, err));
 	}
-	start[s->seqs] = s->seqs * s->each;
+	return trial_sync(t, err);
 }
 
-static enum status put_angles(struct trial *t, int rows, const int32_t *position, struct error *err)
+/* Columns [from, from + cols) of a region. */
+static enum status look_at(struct trial *t, const struct trial_region *r, int64_t from, int64_t cols, const char *baseline, struct compare_result *out, struct error *err)
 {
-	int rotary = t->bench->config->rotary_dim, half = rotary / 2;
-	void *device;
-	t->cos_sin = mem_zalloc((size_t)rows * (size_t)rotary + 1, sizeof *t->cos_sin, "prescreen: angles", err);
-	if (!t->cos_sin) return STATUS_NO_MEMORY;
-	for (int r = 0; r < rows; r++)
-		for (int i = 0; i < half; i++) {
-			double angle = position[r] * pow(10000, -(double)i / half);
-			t->cos_sin[(size_t)r * (size_t)rotary + (size_t)i] = (float)cos(angle);
-			t->cos_sin[(size_t)r * (size_t)rotary + (size_t)(half + i)] = (float)sin(angle);
-		}
-	TRY(put(t, t->cos_sin, (size_t)rows * (size_t)rotary * sizeof *t->cos_sin, "prescreen: angles", &device, err));
-	t->rows.cos_sin = device;
+	const size_t at = (size_t)from * dtype_bytes(r->dtype);
+	const struct compare_args args = {.dtype = r->dtype, .a = r->device + TRIAL_GUARD_BYTES + at, .b = baseline ? baseline + at : NULL, .rows = r->rows, .cols = cols,
+	                                  .stride = r->stride, .unwritten = unwritten_bits(t, r), .sparse = r->sparse, .deadline_ns = deadline(t->bench)};
+	return t->bench->ops->compare(t->bench->stream, &args, out, err);
+}
+
+enum status trial_look(struct trial *t, int region, bool baseline, struct compare_result *out, struct error *err)
+{
+	const struct trial_region *r = &t->region[region];
+	struct compare_result more;
+	TRY(look_at(t, r, 0, r->cols, baseline ? r->baseline : NULL, out, err));
+	if (!r->more) return STATUS_OK;
+	TRY(look_at(t, r, r->more_at, r->more, baseline ? r->baseline : NULL, &more, err));
+	out->values += more.values, out->unwritten += more.unwritten, out->outside += more.outside, out->different += more.different;
+	out->diff2 += more.diff2, out->ref2 += more.ref2;
+	out->hash = rng_mix(out->hash) + more.hash;
+	if (!(more.most_diff <= out->most_diff)) out->most_diff = more.most_diff; /* NaN stays, whichever has it */
+	if (more.most > out->most) out->most = more.most;
 	return STATUS_OK;
-}
-
-static enum status put_rows(struct trial *t, const struct row_shape *s, struct error *err)
-{
-	int rows = s->seqs * s->each, blocks = (s->context + s->block_tokens - 1) / s->block_tokens;
-	size_t count = (size_t)rows * 2 + (size_t)s->seqs * 2 + 1 + (size_t)s->seqs * (size_t)blocks;
-	void *device;
-	int32_t *host = mem_zalloc(count, sizeof *host, "prescreen: rows", err);
-	if (!host) return STATUS_NO_MEMORY;
-	int32_t *slot = host + rows, *start = slot + rows, *length = start + s->seqs + 1, *table = length + s->seqs;
-	fill_rows(s, blocks, host, slot, start, length, table);
-	enum status st;
-	TRY_GOTO(put(t, host, count * sizeof *host, "prescreen: rows", &device, err), end);
-	const int32_t *at = device;
-	t->rows = (struct step_rows){.rows = rows, .seqs = s->seqs, .position = at, .kv_slot = at + rows, .row_start = at + 2 * rows, .kv_len = at + 2 * rows + s->seqs + 1,
-	                             .block_table = at + 2 * rows + 2 * s->seqs + 1, .max_blocks = blocks, .max_kv_len = s->context, .max_seq_rows = s->each};
-	t->cache.layout.blocks = 1 + s->seqs * blocks;
-	if (t->bench->config->rotary_dim > 0) TRY_GOTO(put_angles(t, rows, host, err), end);
-end:
-	free(host);
-	return st;
 }
 
 /* ---- each op */
@@ -265,11 +287,11 @@ static enum status open_plain(struct trial *t, struct error *err)
 		slots = t->split.spans;
 	}
 	enum dtype dtype = logits || key->use == LINEAR_USE_ACCUMULATE ? DTYPE_F32 : t->activation;
-	t->x = make_values(m * k, 1, "prescreen: input", err);
+	t->x = trial_make_values(m * k, 1, "prescreen: input", err);
 	if (!t->x) return STATUS_NO_MEMORY;
-	TRY(put_values(t, t->x, m * k, t->activation, "prescreen: input", &t->device_x, err));
+	TRY(trial_put_values(t, t->x, m * k, t->activation, "prescreen: input", &t->device_x, err));
 	struct trial_region y_region = {.bytes = (size_t)slots * m * (size_t)key->n * dtype_bytes(dtype), .dtype = dtype, .rows = slots * key->m, .cols = key->n, .stride = key->n};
-	return add_region(t, y_region, "prescreen: output", &y, err);
+	return trial_add_region(t, y_region, "prescreen: output", &y, err);
 }
 
 /* The residual stream and its norm, which the fused ops make. */
@@ -277,13 +299,12 @@ static enum status open_normed(struct trial *t, struct error *err)
 {
 	const struct linear_key *key = &t->problem->linear;
 	size_t m = (size_t)key->m, k = (size_t)key->k;
-	t->x = make_values(m * k, 1, "prescreen: input", err);
-	t->norm = make_values(k, 2, "prescreen: norm", err);
+	t->x = trial_make_values(m * k, 1, "prescreen: input", err);
+	t->norm = trial_make_norm(k, 2, "prescreen: norm", err);
 	if (!t->x || !t->norm) return STATUS_NO_MEMORY;
-	for (size_t i = 0; i < k; i++) t->norm[i] = 1 + t->norm[i] / 8;
-	TRY(put(t, t->x, m * k * sizeof(float), "prescreen: input", &t->device_x, err));
-	TRY(put(t, t->norm, k * sizeof(float), "prescreen: norm", &t->device_norm, err));
-	return take(t, m * k * dtype_bytes(t->activation), "prescreen: norm of the input", &t->device_h, err);
+	TRY(trial_put(t, t->x, m * k * sizeof(float), "prescreen: input", &t->device_x, err));
+	TRY(trial_put(t, t->norm, k * sizeof(float), "prescreen: norm", &t->device_norm, err));
+	return trial_take(t, m * k * dtype_bytes(t->activation), "prescreen: norm of the input", &t->device_h, err);
 }
 
 static enum status open_mlp(struct trial *t, struct error *err)
@@ -291,88 +312,10 @@ static enum status open_mlp(struct trial *t, struct error *err)
 	const struct linear_key *key = &t->problem->linear;
 	void *out;
 	TRY(open_normed(t, err));
-	TRY(take(t, (size_t)key->m * (size_t)key->n * dtype_bytes(t->activation), "prescreen: gate and up", &t->device_gate_up, err));
+	TRY(trial_take(t, (size_t)key->m * (size_t)key->n * dtype_bytes(t->activation), "prescreen: gate and up", &t->device_gate_up, err));
 	struct trial_region region = {.bytes = (size_t)key->m * (size_t)(key->n / 2) * dtype_bytes(t->activation), .dtype = t->activation, .rows = key->m,
 	                              .cols = key->n / 2, .stride = key->n / 2};
-	return add_region(t, region, "prescreen: output", &out, err);
-}
-
-static enum status open_cache(struct trial *t, int kv_heads, int head_dim, int block_tokens, const struct row_shape *s, struct error *err)
-{
-	t->cache.layout = (struct kv_layout){.layers = 1, .block_tokens = block_tokens, .kv_heads = kv_heads, .head_dim = head_dim, .dtype = t->activation};
-	return put_rows(t, s, err);
-}
-
-static enum status open_qkv(struct trial *t, struct error *err)
-{
-	const struct linear_key *key = &t->problem->linear;
-	const struct model_config *c = t->bench->config;
-	int heads = key->n / c->head_dim, group = c->q_heads / c->kv_heads, world = t->problem->places ? t->problem->place[0].world_size : 1;
-	int q = c->q_heads / world, kv = (heads - q) / 2, tokens = device_kv_block_tokens(t->bench->ops);
-	bool prefill = key->m > DECODE_MAX_ROWS;
-	void *out;
-	if (q < 1 || kv < 1 || q + 2 * kv != heads || group < 1)
-		return FAIL(err, BAD_INPUT, "attention_in of %d rows of weights: %d heads of %d, %d of them queries", key->n, heads, c->head_dim, q);
-	struct row_shape s = {.seqs = prefill ? 1 : key->m, .each = prefill ? key->m : 1, .context = prefill ? key->m : tokens / 2, .block_tokens = tokens};
-	TRY(open_normed(t, err));
-	TRY(open_cache(t, kv, c->head_dim, tokens, &s, err));
-	struct trial_region region = {.bytes = (size_t)key->m * (size_t)key->n * dtype_bytes(t->activation), .dtype = t->activation, .rows = key->m,
-	                              .cols = (int64_t)q * c->head_dim, .stride = key->n};
-	TRY(add_region(t, region, "prescreen: queries", &out, err));
-	size_t bytes = t->bench->ops->kv_bytes(&t->cache.layout);
-	int64_t elements = (int64_t)(bytes / dtype_bytes(t->activation));
-	return add_region(t, (struct trial_region){.bytes = bytes, .dtype = t->activation, .rows = 1, .cols = elements, .stride = elements, .sparse = true},
-	                  "prescreen: cache", &t->cache.data, err);
-}
-
-/* Keys and values of the cache: the same for every sequence, so that they are few. t->x: queries, t->norm: keys, then values, [context][kv_heads * D] each. */
-static enum status fill_cache(struct trial *t, const struct row_shape *s, struct error *err)
-{
-	const struct attention_problem *a = &t->problem->attention;
-	size_t cols = (size_t)a->kv_heads * (size_t)a->head_dim, n = (size_t)a->context * cols;
-	void *keys, *values;
-	int32_t *slot = mem_zalloc((size_t)a->context, sizeof *slot, "prescreen: slots", err);
-	void *device_slot;
-	if (!slot) return STATUS_NO_MEMORY;
-	enum status st;
-	t->norm = make_values(2 * n, 3, "prescreen: keys and values", err);
-	if (!t->norm) st = STATUS_NO_MEMORY;
-	else st = put_values(t, t->norm, n, t->activation, "prescreen: keys", &keys, err);
-	if (st == STATUS_OK) st = put_values(t, t->norm + n, n, t->activation, "prescreen: values", &values, err);
-	if (st == STATUS_OK) st = take(t, (size_t)a->context * sizeof *slot, "prescreen: slots", &device_slot, err);
-	int blocks = (a->context + s->block_tokens - 1) / s->block_tokens, step = a->context < a->rows || a->context <= 512 ? a->context : 512;
-	for (int q = 0; st == STATUS_OK && q < s->seqs; q++) {
-		for (int p = 0; p < a->context; p++) slot[p] = (1 + q * blocks) * s->block_tokens + p;
-		st = send(t, device_slot, slot, (size_t)a->context * sizeof *slot, err);
-		for (int p = 0; st == STATUS_OK && p < a->context; p += step) {
-			int rows = a->context - p < step ? a->context - p : step;
-			size_t at = (size_t)p * cols * dtype_bytes(t->activation);
-			struct kv_write_args args = {.k = tensor_view((char *)keys + at, t->activation, TENSOR_SHARDED, rows, (int)cols), .cache = &t->cache,
-			                             .v = tensor_view((char *)values + at, t->activation, TENSOR_SHARDED, rows, (int)cols),
-			                             .kv_slot = (const int32_t *)device_slot + p};
-			st = OP(t->bench->stream, kv_write, &args, err);
-		}
-		if (st == STATUS_OK) st = trial_sync(t, err);
-	}
-	free(slot);
-	return st;
-}
-
-static enum status open_attention(struct trial *t, struct error *err)
-{
-	const struct attention_problem *a = &t->problem->attention;
-	struct row_shape s = {.seqs = a->prefill ? 1 : a->rows, .each = a->prefill ? a->rows : 1, .context = a->context, .block_tokens = a->block_tokens};
-	size_t n = (size_t)a->rows * (size_t)a->q_heads * (size_t)a->head_dim;
-	void *out;
-	TRY(open_cache(t, a->kv_heads, a->head_dim, a->block_tokens, &s, err));
-	TRY(take(t, t->bench->ops->kv_bytes(&t->cache.layout), "prescreen: cache", &t->cache.data, err));
-	TRY(fill_cache(t, &s, err));
-	t->x = make_values(n, 1, "prescreen: queries", err);
-	if (!t->x) return STATUS_NO_MEMORY;
-	TRY(put_values(t, t->x, n, t->activation, "prescreen: queries", &t->device_x, err));
-	struct trial_region region = {.bytes = n * dtype_bytes(t->activation), .dtype = t->activation, .rows = a->rows, .cols = (int64_t)a->q_heads * a->head_dim,
-	                              .stride = (int64_t)a->q_heads * a->head_dim};
-	return add_region(t, region, "prescreen: output", &out, err);
+	return trial_add_region(t, region, "prescreen: output", &out, err);
 }
 
 /* A norm of the step's rows. Only where steps are recorded, and of few rows: a prefill's linears are too long to care. */
@@ -382,8 +325,8 @@ static enum status open_between(struct trial *t, struct error *err)
 	const int rows = t->problem->linear.m, cols = t->bench->config->hidden_size;
 	void *x, *weight;
 	if (t->problem->op != PROBLEM_LINEAR || rows > DECODE_MAX_ROWS || !ops->graph_begin || !ops->ops.rms_norm) return STATUS_OK;
-	TRY(take(t, (size_t)rows * (size_t)cols * sizeof(float), "prescreen: rows between", &x, err));
-	TRY(take(t, (size_t)cols * sizeof(float), "prescreen: weights between", &weight, err));
+	TRY(trial_take(t, (size_t)rows * (size_t)cols * sizeof(float), "prescreen: rows between", &x, err));
+	TRY(trial_take(t, (size_t)cols * sizeof(float), "prescreen: weights between", &weight, err));
 	const struct tensor tensor = tensor_view(x, DTYPE_F32, TENSOR_REPLICATED, rows, cols);
 	t->between = (struct rms_norm_args){.x = tensor, .weight = weight, .eps = t->bench->config->rms_eps, .out = tensor};
 	return STATUS_OK;
@@ -394,23 +337,36 @@ enum status trial_issue_between(struct trial *t, struct error *err)
 	return t->between.x.data ? OP(t->bench->stream, rms_norm, &t->between, err) : STATUS_OK;
 }
 
-enum status trial_open_unchecked(struct trial *out, struct bench *bench, struct trial_weights *weights, const struct result_problem *problem, struct error *err)
+static enum status open_kind(struct trial *t, struct error *err)
 {
-	enum status st;
-	*out = (struct trial){.bench = bench, .weights = weights, .problem = problem};
+	switch (t->problem->op) {
+	case PROBLEM_ATTENTION: return trial_open_attention(t, err);
+	case PROBLEM_MOE: return trial_open_moe(t, err);
+	case PROBLEM_GDN: return trial_open_gdn(t, err);
+	case PROBLEM_LINEAR:
+	case PROBLEM_OP_COUNT: break;
+	}
+	if (t->problem->linear.use == LINEAR_USE_MLP_IN) return open_mlp(t, err);
+	if (t->problem->linear.use != LINEAR_USE_ATTENTION_IN) return open_plain(t, err);
+	TRY(open_normed(t, err));
+	return trial_open_qkv(t, err);
+}
+
+enum status trial_open_unchecked(struct trial *out, struct bench *bench, struct trial_weights *weights, struct trial_experts *experts,
+                                 const struct result_problem *problem, struct error *err)
+{
+	*out = (struct trial){.bench = bench, .weights = weights, .experts = experts, .problem = problem, .inputs = 1};
 	out->activation = device_activation(bench->ops, bench->config->dtype);
-	if (problem->op == PROBLEM_ATTENTION) st = open_attention(out, err);
-	else if (problem->linear.use == LINEAR_USE_MLP_IN) st = open_mlp(out, err);
-	else if (problem->linear.use == LINEAR_USE_ATTENTION_IN) st = open_qkv(out, err);
-	else st = open_plain(out, err);
+	enum status st = open_kind(out, err);
 	if (st != STATUS_OK) trial_close(out);
 	return st;
 }
 
-enum status trial_open(struct trial *out, struct bench *bench, struct trial_weights *weights, const struct result_problem *problem, struct error *err)
+enum status trial_open(struct trial *out, struct bench *bench, struct trial_weights *weights, struct trial_experts *experts, const struct result_problem *problem,
+                       struct error *err)
 {
 	enum status st;
-	TRY(trial_open_unchecked(out, bench, weights, problem, err));
+	TRY(trial_open_unchecked(out, bench, weights, experts, problem, err));
 	TRY_GOTO(open_between(out, err), fail);
 	TRY_GOTO(make_poison(out, err), fail);
 	TRY_GOTO(trial_make_reference(out, err), fail);
@@ -420,24 +376,27 @@ fail:
 	return st;
 }
 
+static void samples_fini(struct trial_samples *s)
+{
+	free(s->row);
+	free(s->col);
+	free(s->place);
+	free(s->reference);
+}
+
 void trial_close(struct trial *t)
 {
 	if (!t->bench) return;
 	for (int i = 0; i < t->allocations; i++) t->bench->ops->free(t->bench->device, t->allocation[i]);
 	free(t->x);
 	free(t->norm);
+	free(t->q_norm);
+	free(t->k_norm);
 	free(t->cos_sin);
-	free(t->host);
-	free(t->baseline);
-	free(t->sample_row);
-	free(t->sample_col);
-	free(t->reference);
+	trial_gdn_fini(t);
+	samples_fini(&t->samples);
+	samples_fini(&t->cached);
 	*t = (struct trial){0};
-}
-
-static void *output(const struct trial *t)
-{
-	return t->region[0].device + TRIAL_GUARD_BYTES;
 }
 
 static enum status issue_plain(struct trial *t, const struct linear_weight *w, struct error *err)
@@ -445,7 +404,7 @@ static enum status issue_plain(struct trial *t, const struct linear_weight *w, s
 	const struct linear_key *key = &t->problem->linear;
 	enum linear_use use = key->use;
 	struct linear_args args = {.x = tensor_view(t->device_x, t->activation, use == LINEAR_USE_PLAIN ? TENSOR_REPLICATED : TENSOR_SHARDED, key->m, key->k), .weight = w,
-	                           .y = tensor_view(output(t), t->region[0].dtype, TENSOR_SHARDED, key->m, key->n), .accumulate = use == LINEAR_USE_ACCUMULATE};
+	                           .y = tensor_view(trial_output(t), t->region[0].dtype, TENSOR_SHARDED, key->m, key->n), .accumulate = use == LINEAR_USE_ACCUMULATE};
 	if (use == LINEAR_USE_ACCUMULATE) args.y.dist = TENSOR_REPLICATED;
 	if (use == LINEAR_USE_PARTIAL) {
 		args.split = &t->split;
@@ -455,42 +414,36 @@ static enum status issue_plain(struct trial *t, const struct linear_weight *w, s
 	return OP(t->bench->stream, linear, &args, err);
 }
 
-static struct norm_input norm_of(const struct trial *t)
+struct norm_input trial_norm_input(const struct trial *t, int rows, int cols)
 {
-	const struct linear_key *key = &t->problem->linear;
-	return (struct norm_input){.x = tensor_view(t->device_x, DTYPE_F32, TENSOR_REPLICATED, key->m, key->k), .weight = t->device_norm,
-	                           .eps = t->bench->config->rms_eps, .h = tensor_view(t->device_h, t->activation, TENSOR_REPLICATED, key->m, key->k)};
-}
-
-static enum status issue_qkv(struct trial *t, const struct linear_weight *w, struct error *err)
-{
-	const struct linear_key *key = &t->problem->linear;
-	const struct model_config *c = t->bench->config;
-	struct attention_in_args args = {.in = norm_of(t), .weight = w, .q_heads = (int)(t->region[0].cols / c->head_dim), .kv_heads = t->cache.layout.kv_heads,
-	                                 .head_dim = c->head_dim, .rotary_dim = c->rotary_dim, .rows = &t->rows, .cache = &t->cache,
-	                                 .qkv = tensor_view(output(t), t->activation, TENSOR_SHARDED, key->m, key->n)};
-	return OP(t->bench->stream, attention_in, &args, err);
+	return (struct norm_input){.x = tensor_view(t->device_x, DTYPE_F32, TENSOR_REPLICATED, rows, cols), .weight = t->device_norm, .eps = t->bench->config->rms_eps,
+	                           .h = tensor_view(t->device_h, t->activation, TENSOR_REPLICATED, rows, cols)};
 }
 
 static enum status issue_mlp(struct trial *t, const struct linear_weight *w, struct error *err)
 {
 	const struct linear_key *key = &t->problem->linear;
-	struct mlp_in_args args = {.in = norm_of(t), .weight = w, .gelu = t->bench->config->gelu, .gate_up = tensor_view(t->device_gate_up, t->activation, TENSOR_SHARDED, key->m, key->n),
-	                           .out = tensor_view(output(t), t->activation, TENSOR_SHARDED, key->m, key->n / 2)};
+	struct mlp_in_args args = {.in = trial_norm_input(t, key->m, key->k), .weight = w, .gelu = t->bench->config->gelu, .gate_up = tensor_view(t->device_gate_up, t->activation, TENSOR_SHARDED, key->m, key->n),
+	                           .out = tensor_view(trial_output(t), t->activation, TENSOR_SHARDED, key->m, key->n / 2)};
 	return OP(t->bench->stream, mlp_in, &args, err);
+}
+
+int trial_copies(const struct trial *t)
+{
+	return t->weights ? t->weights->copies : t->inputs;
 }
 
 enum status trial_issue(struct trial *t, int copy, struct error *err)
 {
-	if (t->problem->op == PROBLEM_ATTENTION) {
-		const struct attention_problem *a = &t->problem->attention;
-		struct attention_args args = {.q = tensor_view(t->device_x, t->activation, TENSOR_SHARDED, a->rows, a->q_heads * a->head_dim),
-		                              .out = tensor_view(output(t), t->activation, TENSOR_SHARDED, a->rows, a->q_heads * a->head_dim), .q_heads = a->q_heads,
-		                              .cache = &t->cache, .rows = &t->rows, .scale = 1 / sqrtf((float)a->head_dim)};
-		return OP(t->bench->stream, attention, &args, err);
+	switch (t->problem->op) {
+	case PROBLEM_ATTENTION: return trial_issue_attention(t, err);
+	case PROBLEM_MOE: return trial_issue_moe(t, copy, err);
+	case PROBLEM_GDN: return trial_issue_gdn(t, err);
+	case PROBLEM_LINEAR:
+	case PROBLEM_OP_COUNT: break;
 	}
 	const struct linear_weight *w = &t->weights->copy[copy % t->weights->copies];
 	if (t->problem->linear.use == LINEAR_USE_MLP_IN) return issue_mlp(t, w, err);
-	if (t->problem->linear.use == LINEAR_USE_ATTENTION_IN) return issue_qkv(t, w, err);
+	if (t->problem->linear.use == LINEAR_USE_ATTENTION_IN) return trial_issue_qkv(t, w, err);
 	return issue_plain(t, w, err);
 }

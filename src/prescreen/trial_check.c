@@ -1,9 +1,12 @@
 /* trial_check.c: what a run left in its output, in numbers (trial.h says against what). */
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
-#include "prescreen/trial.h"
+#include "base/mem.h"
+#include "base/rng.h"
+#include "prescreen/trial_parts.h"
 
 static double load(enum dtype dtype, const char *at, int64_t i)
 {
@@ -23,126 +26,27 @@ static double precision(enum dtype dtype)
 	return dtype == DTYPE_BF16 ? 0x1p-8 : dtype == DTYPE_F16 ? 0x1p-10 : 0x1p-23;
 }
 
+/* Products that a value is the sum of. */
+static double terms(const struct result_problem *p)
+{
+	switch (p->op) {
+	case PROBLEM_ATTENTION: return p->attention.context + p->attention.head_dim;
+	case PROBLEM_MOE: return p->moe.hidden + p->moe.inner + p->moe.shared_inner;
+	case PROBLEM_GDN: return p->gdn.rows + p->gdn.k_dim + p->gdn.v_dim;
+	case PROBLEM_LINEAR:
+	case PROBLEM_OP_COUNT: break;
+	}
+	return p->linear.k;
+}
+
 /* A sum of K products in f32, in any order, strays from the exact one like a random walk: some 2^-24 sqrt(K), relative. On top comes the rounding of the
  * output, and of what an op that does more than one thing keeps in between (four roundings: norm, gate, up or scores, weights, sum). */
 static struct result_error bound_of(const struct trial *t, double rms, double most)
 {
 	const struct result_problem *p = t->problem;
-	bool composed = p->op == PROBLEM_ATTENTION || p->linear.use == LINEAR_USE_MLP_IN || p->linear.use == LINEAR_USE_ATTENTION_IN;
-	double walk = 0x1p-24 * sqrt(p->op == PROBLEM_ATTENTION ? p->attention.context + p->attention.head_dim : p->linear.k), out = precision(t->region[0].dtype);
-	double between = composed ? 4 * precision(t->activation) : 0;
+	const bool composed = p->op != PROBLEM_LINEAR || p->linear.use == LINEAR_USE_MLP_IN || p->linear.use == LINEAR_USE_ATTENTION_IN;
+	const double walk = 0x1p-24 * sqrt(terms(p)), out = precision(t->region[0].dtype), between = composed ? 4 * precision(t->activation) : 0;
 	return (struct result_error){.l2 = out + between + 4 * walk, .max = (out + between) * most + (2 * between + 16 * walk) * rms};
-}
-
-struct tally {
-	double diff2, ref2, most_diff, most;
-	int64_t values;
-};
-
-static void count(struct tally *t, double value, double reference)
-{
-	double diff = fabs(value - reference);
-	t->diff2 += diff * diff;
-	t->ref2 += reference * reference;
-	if (!isnan(t->most_diff) && !(diff <= t->most_diff)) t->most_diff = diff; /* NaN sticks */
-	if (fabs(reference) > t->most) t->most = fabs(reference);
-	t->values++;
-}
-
-static struct result_error error_of(const struct tally *t)
-{
-	return (struct result_error){.l2 = t->ref2 > 0 ? sqrt(t->diff2 / t->ref2) : sqrt(t->diff2), .max = t->most_diff};
-}
-
-static double rms(const struct tally *t)
-{
-	return t->values ? sqrt(t->ref2 / (double)t->values) : 0;
-}
-
-static const char *inside(const struct trial *t, const char *memory, int region)
-{
-	for (int i = 0; i < region; i++) memory += t->region[i].bytes + 2 * TRIAL_GUARD_BYTES;
-	return memory + TRIAL_GUARD_BYTES;
-}
-
-static void against_reference(const struct trial *t, struct tally *out)
-{
-	const struct trial_region *r = &t->region[0];
-	const char *at = inside(t, t->host, 0);
-	for (int i = 0; i < t->sample_rows; i++)
-		for (int j = 0; j < t->sample_cols; j++)
-			count(out, load(r->dtype, at, t->sample_row[i] * r->stride + t->sample_col[j]), t->reference[(size_t)i * (size_t)t->sample_cols + (size_t)j]);
-}
-
-static bool is_start(const struct trial *t, const struct trial_region *r, const char *at, int64_t i)
-{
-	uint32_t word;
-	uint16_t half;
-	if (r->dtype != DTYPE_F32) {
-		memcpy(&half, at + 2 * i, 2);
-		return half == 0xffff;
-	}
-	memcpy(&word, at + 4 * i, 4);
-	bool added = t->problem->op == PROBLEM_LINEAR && t->problem->linear.use == LINEAR_USE_ACCUMULATE;
-	return word == (added ? f32_to_bits(0x1p-10f) : 0xffffffffu);
-}
-
-/* One region against the baseline's, if there is one, and what of it was not written. */
-static void scan_region(const struct trial *t, int region, struct tally *tally, struct result_check *out)
-{
-	const struct trial_region *r = &t->region[region];
-	const char *at = inside(t, t->host, region), *base = t->baseline ? inside(t, t->baseline, region) : NULL;
-	for (int64_t row = 0; row < r->rows; row++)
-		for (int64_t i = row * r->stride; i < row * r->stride + r->cols; i++) {
-			bool untouched = is_start(t, r, at, i), base_untouched = base && is_start(t, r, base, i);
-			if (r->sparse && !base) continue;
-			if (r->sparse && base_untouched) {
-				out->outside += !untouched;
-				continue;
-			}
-			out->values++;
-			out->unwritten += untouched;
-			if (base && !untouched) count(tally, load(r->dtype, at, i), load(r->dtype, base, i));
-		}
-}
-
-static int64_t guard_damage(const struct trial *t, int region)
-{
-	const char *start = inside(t, t->host, region);
-	int64_t changed = 0;
-	for (size_t i = 1; i <= TRIAL_GUARD_BYTES; i++) changed += (start[-(int64_t)i] != (char)0xff) + (start[t->region[region].bytes + i - 1] != (char)0xff);
-	return changed;
-}
-
-static bool same_bits(const struct trial *t)
-{
-	if (!t->baseline) return false;
-	for (int g = 0; g < t->regions; g++) {
-		const struct trial_region *r = &t->region[g];
-		size_t size = dtype_bytes(r->dtype), row = (size_t)r->cols * size, stride = (size_t)r->stride * size;
-		for (int64_t i = 0; i < r->rows; i++)
-			if (memcmp(inside(t, t->host, g) + (size_t)i * stride, inside(t, t->baseline, g) + (size_t)i * stride, row) != 0) return false;
-	}
-	return true;
-}
-
-uint64_t trial_hash(const struct trial *t)
-{
-	uint64_t hash = 0xcbf29ce484222325u;
-	for (int g = 0; g < t->regions; g++) {
-		const struct trial_region *r = &t->region[g];
-		size_t size = dtype_bytes(r->dtype), row = (size_t)r->cols * size, stride = (size_t)r->stride * size;
-		for (int64_t i = 0; i < r->rows; i++) {
-			const char *at = inside(t, t->host, g) + (size_t)i * stride;
-			for (size_t b = 0; b < row; b += 8) { /* eight bytes at a time */
-				uint64_t word = 0;
-				memcpy(&word, at + b, row - b < 8 ? row - b : 8);
-				hash = (hash ^ word) * 0x100000001b3u;
-				hash ^= hash >> 29;
-			}
-		}
-	}
-	return hash;
 }
 
 /* How far out of its bound an error is. */
@@ -152,26 +56,121 @@ static double excess(const struct result_error *error, const struct result_error
 	return isfinite(l2) && isfinite(max) ? fmax(l2, max) : INFINITY;
 }
 
-void trial_check(const struct trial *t, struct result_check *out)
+/* Of several comparisons the one that comes closest to its bound counts. `slack`: of a comparison with what may be off itself. */
+static void consider(const struct trial *t, const struct compare_result *r, double slack, struct result_check *out)
 {
-	struct tally reference = {0}, baseline = {0};
-	int repeats = out->repeats;
-	bool repeatable = out->repeatable;
-	*out = (struct result_check){.repeats = repeats, .repeatable = repeatable};
-	against_reference(t, &reference);
-	out->referenced = reference.values;
-	out->error = error_of(&reference);
-	out->bound = bound_of(t, rms(&reference), reference.most);
-	out->same_bits = same_bits(t);
-	for (int g = 0; g < t->regions; g++) {
-		scan_region(t, g, &baseline, out);
-		out->outside += guard_damage(t, g);
+	const int64_t written = r->values - r->unwritten;
+	if (written < 1) return;
+	const struct result_error error = {.l2 = r->ref2 > 0 ? sqrt(r->diff2 / r->ref2) : sqrt(r->diff2), .max = r->most_diff};
+	struct result_error bound = bound_of(t, sqrt(r->ref2 / (double)written), r->most);
+	bound.l2 *= slack;
+	bound.max *= slack;
+	if (out->bound.l2 > 0 && !(excess(&error, &bound) > excess(&out->error, &out->bound))) return;
+	out->error = error;
+	out->bound = bound;
+}
+
+static void count(struct compare_result *r, double value, double reference)
+{
+	const double diff = fabs(value - reference);
+	r->diff2 += diff * diff;
+	r->ref2 += reference * reference;
+	if (!isnan(r->most_diff) && !(diff <= r->most_diff)) r->most_diff = diff; /* NaN sticks */
+	if (fabs(reference) > r->most) r->most = fabs(reference);
+	r->values++;
+}
+
+static enum status fetch(struct trial *t, void *to, const void *from, size_t bytes, struct error *err)
+{
+	return t->bench->ops->copy(t->bench->stream, to, from, bytes, COPY_TO_HOST, err);
+}
+
+/* The sampled rows of region 0. */
+static enum status against_samples(struct trial *t, struct result_check *out, struct error *err)
+{
+	const struct trial_region *r = &t->region[0];
+	const struct trial_samples *s = &t->samples;
+	const size_t size = dtype_bytes(r->dtype), stride = (size_t)r->stride * size, row = (size_t)(r->more ? r->more_at + r->more : r->cols) * size;
+	struct compare_result result = {0};
+	char *host = mem_zalloc((size_t)s->rows, row, "prescreen: sampled rows", err);
+	if (!host) return STATUS_NO_MEMORY;
+	enum status st = STATUS_OK;
+	for (int i = 0; i < s->rows && st == STATUS_OK; i++) st = fetch(t, host + (size_t)i * row, (char *)trial_output(t) + (size_t)s->row[i] * stride, row, err);
+	if (st == STATUS_OK) st = trial_sync(t, err);
+	for (int i = 0; i < s->rows && st == STATUS_OK; i++)
+		for (int j = 0; j < s->cols; j++) count(&result, load(r->dtype, host + (size_t)i * row, s->col[j]), s->reference[(size_t)i * (size_t)s->cols + (size_t)j]);
+	free(host);
+	out->referenced += result.values;
+	consider(t, &result, 1, out);
+	return st;
+}
+
+/* The sampled keys and values in the cache, each by itself. */
+static enum status against_cached(struct trial *t, struct result_check *out, struct error *err)
+{
+	const struct trial_region *r = &t->region[1];
+	const struct trial_samples *s = &t->cached;
+	if (!s->rows) return STATUS_OK;
+	struct compare_result keys = {0}, values = {0};
+	char *host = mem_zalloc(1, r->bytes, "prescreen: cache", err);
+	if (!host) return STATUS_NO_MEMORY;
+	enum status st = fetch(t, host, r->device + TRIAL_GUARD_BYTES, r->bytes, err);
+	if (st == STATUS_OK) st = trial_sync(t, err);
+	for (int i = 0; st == STATUS_OK && i < s->rows * s->cols; i++) count(i % s->cols < s->cols / 2 ? &keys : &values, load(r->dtype, host, s->place[i]), s->reference[i]);
+	free(host);
+	out->referenced += keys.values + values.values;
+	consider(t, &keys, 1, out);
+	consider(t, &values, 1, out);
+	return st;
+}
+
+static enum status count_guards(struct trial *t, struct result_check *out, struct error *err)
+{
+	unsigned char guard[TRIAL_REGIONS][2][TRIAL_GUARD_BYTES];
+	for (int i = 0; i < t->regions; i++) {
+		TRY(fetch(t, guard[i][0], t->region[i].device, TRIAL_GUARD_BYTES, err));
+		TRY(fetch(t, guard[i][1], t->region[i].device + TRIAL_GUARD_BYTES + t->region[i].bytes, TRIAL_GUARD_BYTES, err));
 	}
-	if (baseline.values && !out->same_bits) {
-		struct result_error error = error_of(&baseline), bound = bound_of(t, rms(&baseline), baseline.most);
-		bound.l2 *= 2; /* both may be off */
-		bound.max *= 2;
-		if (excess(&error, &bound) > excess(&out->error, &out->bound)) out->error = error, out->bound = bound;
+	TRY(trial_sync(t, err));
+	for (int i = 0; i < t->regions; i++)
+		for (int b = 0; b < 2 * TRIAL_GUARD_BYTES; b++) out->outside += guard[i][b / TRIAL_GUARD_BYTES][b % TRIAL_GUARD_BYTES] != 0xff;
+	return STATUS_OK;
+}
+
+static uint64_t join(uint64_t hash, int region, uint64_t other)
+{
+	return region ? rng_mix(hash) + other : other;
+}
+
+enum status trial_hash(struct trial *t, uint64_t *hash, struct error *err)
+{
+	struct compare_result r;
+	*hash = 0;
+	for (int i = 0; i < t->regions; i++) {
+		TRY(trial_look(t, i, false, &r, err));
+		*hash = join(*hash, i, r.hash);
 	}
-	snprintf(out->hash, sizeof out->hash, "%016llx", (unsigned long long)trial_hash(t));
+	return STATUS_OK;
+}
+
+enum status trial_check(struct trial *t, struct result_check *out, struct error *err)
+{
+	uint64_t hash = 0;
+	*out = (struct result_check){.repeats = out->repeats, .repeatable = out->repeatable, .same_bits = t->region[0].baseline != NULL};
+	TRY(trial_sync(t, err));
+	TRY(count_guards(t, out, err));
+	TRY(against_samples(t, out, err));
+	TRY(against_cached(t, out, err));
+	for (int i = 0; i < t->regions; i++) {
+		struct compare_result r;
+		TRY(trial_look(t, i, true, &r, err));
+		hash = join(hash, i, r.hash);
+		out->values += r.values;
+		out->unwritten += r.unwritten;
+		out->outside += r.outside;
+		out->same_bits = out->same_bits && !r.different && !r.outside;
+		if (t->region[i].baseline && r.different) consider(t, &r, 2, out); /* both may be off */
+	}
+	snprintf(out->hash, sizeof out->hash, "%016llx", (unsigned long long)hash);
+	return STATUS_OK;
 }

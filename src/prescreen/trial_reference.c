@@ -5,12 +5,14 @@
 
 #include "base/mem.h"
 #include "base/rng.h"
-#include "prescreen/trial.h"
+#include "prescreen/trial_parts.h"
+
+#define SAMPLE_ROWS 16 /* where not all are */
+#define MOE_ROWS 2     /* each takes all matrices of its experts */
 
 /* ---- where to look */
 
-/* `want` of 0..n-1, ascending: both ends, and one somewhere in each of the stretches between. */
-static int64_t *choose(int64_t n, int64_t *want, uint64_t stream, struct error *err)
+int64_t *trial_choose(int64_t n, int64_t *want, uint64_t stream, struct error *err)
 {
 	if (*want > n) *want = n;
 	int64_t *list = mem_zalloc((size_t)*want, sizeof *list, "prescreen: samples", err);
@@ -26,60 +28,73 @@ static int64_t products(const struct trial *t)
 {
 	const struct result_problem *p = t->problem;
 	if (p->op == PROBLEM_ATTENTION) return 2 * (int64_t)p->attention.context; /* all values of a head share their scores */
-	return p->linear.use == LINEAR_USE_MLP_IN || p->linear.use == LINEAR_USE_ATTENTION_IN ? 2 * (int64_t)p->linear.k : p->linear.k;
+	if (p->op == PROBLEM_MOE) return (int64_t)p->moe.top_k * p->moe.inner;    /* and all of a row what the experts make of it */
+	if (p->op == PROBLEM_GDN) return 4 * (int64_t)p->gdn.k_dim;
+	return p->linear.use == LINEAR_USE_MLP_IN ? 2 * (int64_t)p->linear.k : p->linear.k;
 }
 
 /* A head's values come together: rope mixes a pair of them, attention's share their scores. */
 static int unit_of(const struct trial *t)
 {
-	if (t->problem->op == PROBLEM_ATTENTION) return t->problem->attention.head_dim;
-	return t->problem->linear.use == LINEAR_USE_ATTENTION_IN ? t->bench->config->head_dim : 1;
+	const struct result_problem *p = t->problem;
+	if (p->op == PROBLEM_ATTENTION) return p->attention.head_dim;
+	if (p->op == PROBLEM_GDN) return p->gdn.v_dim;
+	return p->op == PROBLEM_LINEAR && p->linear.use == LINEAR_USE_ATTENTION_IN ? t->bench->config->head_dim : 1;
 }
 
-static enum status choose_samples(struct trial *t, struct error *err)
+static int most_rows(const struct trial *t)
+{
+	return t->problem->op == PROBLEM_MOE ? MOE_ROWS : SAMPLE_ROWS;
+}
+
+enum status trial_choose_samples(struct trial *t, struct error *err)
 {
 	const struct trial_region *r = &t->region[0];
-	int64_t unit = unit_of(t), rows = r->rows, units = r->cols / unit, most = TRIAL_REFERENCE_PRODUCTS / products(t);
-	if (rows * r->cols > most) {
+	struct trial_samples *s = &t->samples;
+	const int64_t unit = unit_of(t), all = (r->cols + r->more) / unit;
+	int64_t rows = r->rows, units = all, most = TRIAL_REFERENCE_PRODUCTS / products(t);
+	if (rows * units * unit > most || (t->problem->op == PROBLEM_MOE && rows > MOE_ROWS)) {
 		if (most > TRIAL_SAMPLES) most = TRIAL_SAMPLES;
-		rows = rows < 16 ? rows : 16;
+		rows = rows < most_rows(t) ? rows : most_rows(t);
 		units = most / rows / unit;
 		if (units < 2) units = 2;
 	}
-	t->sample_row = choose(r->rows, &rows, 11, err);
-	int64_t *heads = t->sample_row ? choose(r->cols / unit, &units, 12, err) : NULL;
-	if (heads) t->sample_col = mem_zalloc((size_t)(units * unit), sizeof *t->sample_col, "prescreen: samples", err);
-	for (int64_t i = 0; heads && t->sample_col && i < units * unit; i++) t->sample_col[i] = heads[i / unit] * unit + i % unit;
+	s->row = trial_choose(r->rows, &rows, 11, err);
+	int64_t *heads = s->row ? trial_choose(all, &units, 12, err) : NULL;
+	if (heads) s->col = mem_zalloc((size_t)(units * unit), sizeof *s->col, "prescreen: samples", err);
+	for (int64_t i = 0; heads && s->col && i < units * unit; i++) {
+		const int64_t col = heads[i / unit] * unit + i % unit;
+		s->col[i] = col < r->cols ? col : r->more_at + col - r->cols;
+	}
 	free(heads);
-	if (!t->sample_col) return STATUS_NO_MEMORY;
-	t->sample_rows = (int)rows;
-	t->sample_cols = (int)(units * unit);
-	t->reference = mem_zalloc((size_t)rows * (size_t)t->sample_cols, sizeof *t->reference, "prescreen: reference", err);
-	return t->reference ? STATUS_OK : STATUS_NO_MEMORY;
+	if (!s->col) return STATUS_NO_MEMORY;
+	s->rows = (int)rows;
+	s->cols = (int)(units * unit);
+	s->reference = mem_zalloc((size_t)rows * (size_t)s->cols, sizeof *s->reference, "prescreen: reference", err);
+	return s->reference ? STATUS_OK : STATUS_NO_MEMORY;
 }
 
 /* ---- linears */
 
-/* Row n of the weights, widened. */
-static enum status weight_row(struct trial *t, int64_t n, float *out, struct error *err)
+static void widen(float *out, const void *data, enum dtype dtype, int n)
 {
-	struct trial_weights *w = t->weights;
+	uint16_t half;
+	if (dtype == DTYPE_F32) memcpy(out, data, (size_t)n * sizeof *out);
+	for (int i = 0; dtype == DTYPE_BF16 && i < n; i++) memcpy(&half, (const char *)data + 2 * (size_t)i, 2), out[i] = bf16_to_f32(half);
+	for (int i = 0; dtype == DTYPE_F16 && i < n; i++) memcpy(&half, (const char *)data + 2 * (size_t)i, 2), out[i] = f16_to_f32(half);
+}
+
+enum status trial_weight_row(struct source *source, const struct source_tensor *tensor, struct source_scratch *scratch, int64_t row, int cols, float *out,
+                             struct error *err)
+{
 	const void *data;
 	size_t stride;
-	TRY(source_read(w->source, &w->tensor, n, 1, 0, w->k, &w->scratch, &data, &stride, err));
-	for (int i = 0; i < w->k; i++) {
-		uint16_t half;
-		if (w->dtype == DTYPE_F32) {
-			memcpy(&out[i], (const char *)data + 4 * (size_t)i, 4);
-			continue;
-		}
-		memcpy(&half, (const char *)data + 2 * (size_t)i, 2);
-		out[i] = w->dtype == DTYPE_BF16 ? bf16_to_f32(half) : f16_to_f32(half);
-	}
+	TRY(source_read(source, tensor, row, 1, 0, cols, scratch, &data, &stride, err));
+	widen(out, data, tensor->dtype, cols);
 	return STATUS_OK;
 }
 
-static double dot(const float *a, const float *b, int from, int to)
+double trial_dot(const float *a, const float *b, int from, int to)
 {
 	double sum[4] = {0};
 	int i = from;
@@ -89,14 +104,12 @@ static double dot(const float *a, const float *b, int from, int to)
 	return sum[0] + sum[1] + (sum[2] + sum[3]);
 }
 
-/* x of the product in row `row` of the op: the input, or its norm. */
-static const float *input_row(const struct trial *t, int64_t row, float *scratch)
+const float *trial_input_row(const struct trial *t, int64_t row, int cols, float *scratch)
 {
-	const struct linear_key *key = &t->problem->linear;
-	const float *x = t->x + (size_t)row * (size_t)key->k;
+	const float *x = t->x + (size_t)row * (size_t)cols;
 	if (!t->norm) return x;
-	double scale = 1 / sqrt(dot(x, x, 0, key->k) / key->k + (double)t->bench->config->rms_eps);
-	for (int i = 0; i < key->k; i++) scratch[i] = (float)(x[i] * scale * t->norm[i]);
+	double scale = 1 / sqrt(trial_dot(x, x, 0, cols) / cols + (double)t->bench->config->rms_eps);
+	for (int i = 0; i < cols; i++) scratch[i] = (float)(x[i] * scale * t->norm[i]);
 	return scratch;
 }
 
@@ -111,7 +124,7 @@ static double plain_value(const struct trial *t, int64_t row, const float *x, co
 		from = (span->lo - t->split.first) * leaf;
 		to = (span->hi - t->split.first) * leaf;
 	}
-	return dot(x, w, from, to) + (key->use == LINEAR_USE_ACCUMULATE ? 0x1p-10 : 0);
+	return trial_dot(x, w, from, to) + (key->use == LINEAR_USE_ACCUMULATE ? TRIAL_START : 0);
 }
 
 static double activated(double x, bool gelu)
@@ -123,79 +136,42 @@ static double activated(double x, bool gelu)
 static void linear_column(struct trial *t, int c, const float *w, const float *w2, float *scratch)
 {
 	const struct linear_key *key = &t->problem->linear;
-	const struct model_config *config = t->bench->config;
-	int64_t column = t->sample_col[c];
-	int d = (int)(column % config->head_dim), half = config->rotary_dim / 2;
-	for (int r = 0; r < t->sample_rows; r++) {
-		int64_t row = t->sample_row[r], token = row % key->m;
-		const float *x = input_row(t, token, scratch);
-		double value = plain_value(t, row, x, w);
-		if (key->use == LINEAR_USE_MLP_IN) value = activated(value, config->gelu) * dot(x, w2, 0, key->k);
-		if (key->use == LINEAR_USE_ATTENTION_IN && d < 2 * half) {
-			const float *angle = t->cos_sin + (size_t)token * (size_t)config->rotary_dim;
-			double cosine = angle[d % half], sine = angle[half + d % half], other = dot(x, w2, 0, key->k);
-			value = value * cosine + (d < half ? -other : other) * sine;
-		}
-		t->reference[(size_t)r * (size_t)t->sample_cols + (size_t)c] = value;
+	struct trial_samples *s = &t->samples;
+	for (int r = 0; r < s->rows; r++) {
+		const float *x = trial_input_row(t, s->row[r] % key->m, key->k, scratch);
+		double value = plain_value(t, s->row[r], x, w);
+		if (key->use == LINEAR_USE_MLP_IN) value = activated(value, t->bench->config->gelu) * trial_dot(x, w2, 0, key->k);
+		s->reference[(size_t)r * (size_t)s->cols + (size_t)c] = value;
 	}
 }
 
 static enum status linear_reference(struct trial *t, struct error *err)
 {
 	const struct linear_key *key = &t->problem->linear;
-	int half = t->bench->config->rotary_dim / 2;
+	struct trial_weights *from = t->weights;
 	float *memory = mem_zalloc(3 * (size_t)key->k, sizeof *memory, "prescreen: reference", err);
 	if (!memory) return STATUS_NO_MEMORY;
 	enum status st = STATUS_OK;
 	float *w = memory, *w2 = w + key->k, *scratch = w2 + key->k;
-	for (int c = 0; c < t->sample_cols && st == STATUS_OK; c++) {
-		int64_t n = t->sample_col[c], d = n % t->bench->config->head_dim;
-		st = weight_row(t, n, w, err);
-		if (st == STATUS_OK && key->use == LINEAR_USE_MLP_IN) st = weight_row(t, n + key->n / 2, w2, err);
-		if (st == STATUS_OK && key->use == LINEAR_USE_ATTENTION_IN && d < 2 * half) st = weight_row(t, d < half ? n + half : n - half, w2, err);
+	for (int c = 0; c < t->samples.cols && st == STATUS_OK; c++) {
+		const int64_t n = t->samples.col[c];
+		st = trial_weight_row(from->source, &from->tensor, &from->scratch, n, key->k, w, err);
+		if (st == STATUS_OK && key->use == LINEAR_USE_MLP_IN) st = trial_weight_row(from->source, &from->tensor, &from->scratch, n + key->n / 2, key->k, w2, err);
 		if (st == STATUS_OK) linear_column(t, c, w, w2, scratch);
 	}
 	free(memory);
 	return st;
 }
 
-/* ---- attention */
-
-/* One head of one row: `score` has room for the context. */
-static void attention_head(struct trial *t, int r, int c, double *score)
-{
-	const struct attention_problem *a = &t->problem->attention;
-	int64_t row = t->sample_row[r], head = t->sample_col[c] / a->head_dim, kv = head / (a->q_heads / a->kv_heads);
-	int keys = a->prefill ? (int)row + 1 : a->context;
-	size_t cols = (size_t)a->kv_heads * (size_t)a->head_dim;
-	const float *q = t->x + (size_t)row * (size_t)a->q_heads * (size_t)a->head_dim + (size_t)t->sample_col[c];
-	const float *k = t->norm + (size_t)kv * (size_t)a->head_dim, *v = k + (size_t)a->context * cols;
-	double most = -INFINITY, sum = 0, *out = t->reference + (size_t)r * (size_t)t->sample_cols + (size_t)c;
-	for (int p = 0; p < keys; p++) {
-		score[p] = dot(q, k + (size_t)p * cols, 0, a->head_dim) / sqrt(a->head_dim);
-		if (score[p] > most) most = score[p];
-	}
-	for (int d = 0; d < a->head_dim; d++) out[d] = 0;
-	for (int p = 0; p < keys; p++) {
-		double weight = exp(score[p] - most);
-		sum += weight;
-		for (int d = 0; d < a->head_dim; d++) out[d] += weight * (double)v[(size_t)p * cols + (size_t)d];
-	}
-	for (int d = 0; d < a->head_dim; d++) out[d] /= sum;
-}
-
-static enum status attention_reference(struct trial *t, struct error *err)
-{
-	double *score = mem_zalloc((size_t)t->problem->attention.context, sizeof *score, "prescreen: scores", err);
-	if (!score) return STATUS_NO_MEMORY;
-	for (int r = 0; r < t->sample_rows; r++)
-		for (int c = 0; c < t->sample_cols; c += t->problem->attention.head_dim) attention_head(t, r, c, score);
-	free(score);
-	return STATUS_OK;
-}
-
 enum status trial_make_reference(struct trial *t, struct error *err)
 {
-	TRY(choose_samples(t, err));
-	return t->problem->op == PROBLEM_ATTENTION ? attention_reference(t, err) : linear_reference(t, err);
+	TRY(trial_choose_samples(t, err));
+	switch (t->problem->op) {
+	case PROBLEM_ATTENTION: return trial_attention_reference(t, err);
+	case PROBLEM_MOE: return trial_moe_reference(t, err);
+	case PROBLEM_GDN: return trial_gdn_reference(t, err);
+	case PROBLEM_LINEAR:
+	case PROBLEM_OP_COUNT: break;
+	}
+	return t->problem->linear.use == LINEAR_USE_ATTENTION_IN ? trial_qkv_reference(t, err) : linear_reference(t, err);
 }

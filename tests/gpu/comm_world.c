@@ -10,6 +10,7 @@
 
 #include "base/rng.h"
 #include "base/sumtree.h"
+#include "device/gpu/runtime.h"
 
 #define EPS 1e-5f
 
@@ -17,12 +18,14 @@
 
 bool world_open(struct world *w, const struct gpu_check *c, int P, size_t x_room, size_t room)
 {
+	int devices = 1;
 	*w = (struct world){.ops = c->ops, .P = P, .seed = c->seed};
+	if (gpu_device_count(&devices) != GPU_OK || devices < 1) devices = 1; /* opening says why */
 	for (int r = 0; r < P; r++) {
 		struct world_rank *rank = &w->rank[r];
 		struct stream_options so = {.max_rows = 8, .max_k = 64, .max_n = 64, .max_q_heads = 1, .max_head_dim = 64, .max_context = 64, .max_seqs = 1};
 		*rank = (struct world_rank){.world = w, .index = r};
-		if (w->ops->open(&rank->device, &(struct device_options){.ordinal = r}, &rank->err) == STATUS_OK &&
+		if (w->ops->open(&rank->device, &(struct device_options){.ordinal = r % devices, .sharers = (P + devices - 1 - r % devices) / devices}, &rank->err) == STATUS_OK &&
 		    w->ops->stream_create(rank->device, &so, &rank->stream, &rank->err) == STATUS_OK &&
 		    w->ops->alloc(rank->device, x_room * sizeof(float), MEM_WORKSPACE, "x", (void **)&rank->x, &rank->err) == STATUS_OK &&
 		    w->ops->alloc(rank->device, room, MEM_WORKSPACE, "room", (void **)&rank->room, &rank->err) == STATUS_OK)
@@ -44,6 +47,7 @@ void world_close(struct world *w)
 		w->ops->free(rank->device, rank->x);
 		w->ops->free(rank->device, rank->room);
 		if (rank->stream) w->ops->stream_destroy(rank->stream);
+		for (int k = 0; k < WORLD_PINNED; k++) w->ops->host_free(rank->device, rank->pinned[k].data);
 		w->ops->close(rank->device);
 	}
 }
@@ -228,6 +232,24 @@ static size_t partial_bytes(const struct tensor *partial)
 	return (size_t)partial->slots * (size_t)partial->slot_stride * dtype_bytes(partial->dtype);
 }
 
+static enum status take_pinned(struct world_rank *rank, size_t bytes, void **out)
+{
+	struct world_pinned *pinned = NULL;
+	size_t room = 4096; /* powers of two, so that few sizes come up */
+	while (room < bytes) room *= 2;
+	for (int k = 0; k < WORLD_PINNED; k++) {
+		struct world_pinned *p = &rank->pinned[k];
+		if (p->taken || (p->data && p->bytes < bytes)) continue;
+		if (!pinned || (p->data && (!pinned->data || p->bytes < pinned->bytes))) pinned = p; /* the smallest that is there and large enough */
+	}
+	if (!pinned) return FAIL(&rank->err, NO_ROOM, "test: no free place among %d for %zu bytes of pinned memory", WORLD_PINNED, bytes);
+	if (!pinned->data) TRY(rank->world->ops->host_alloc(rank->device, room, "test", &pinned->data, &rank->err));
+	if (!pinned->bytes) pinned->bytes = room;
+	pinned->taken = true;
+	*out = pinned->data;
+	return STATUS_OK;
+}
+
 enum status world_prepare(struct world_rank *rank, const struct world_sum *sum, struct world_buffers *host)
 {
 	const struct world *w = rank->world;
@@ -236,11 +258,11 @@ enum status world_prepare(struct world_rank *rank, const struct world_sum *sum, 
 	const int cols = rank->options.cols, width = cols + sum->pad;
 	const size_t element = dtype_bytes(partial->dtype), bytes = partial_bytes(partial);
 	host->rank = rank;
-	TRY(w->ops->host_alloc(rank->device, bytes, "test", (void **)&host->partial, &rank->err));
-	TRY(w->ops->host_alloc(rank->device, x_bytes(rank, sum), "test", (void **)&host->x, &rank->err));
-	TRY(w->ops->host_alloc(rank->device, x_bytes(rank, sum), "test", (void **)&host->result, &rank->err));
-	TRY(w->ops->host_alloc(rank->device, (size_t)sum->rows * (size_t)cols * 4, "test", (void **)&host->h, &rank->err));
-	TRY(w->ops->host_alloc(rank->device, (size_t)cols * 2 * sizeof(float), "test", (void **)&host->bias, &rank->err));
+	TRY(take_pinned(rank, bytes, (void **)&host->partial));
+	TRY(take_pinned(rank, x_bytes(rank, sum), (void **)&host->x));
+	TRY(take_pinned(rank, x_bytes(rank, sum), (void **)&host->result));
+	TRY(take_pinned(rank, (size_t)sum->rows * (size_t)cols * 4, (void **)&host->h));
+	TRY(take_pinned(rank, (size_t)cols * 2 * sizeof(float), (void **)&host->bias));
 	host->weight = host->bias + cols;
 	memset(host->partial, 0xff, bytes); /* NaN between the rows */
 	for (int s = 0; s < partial->slots; s++)
@@ -326,13 +348,25 @@ void world_compare(struct world_rank *rank, const struct world_sum *sum, const s
 void world_buffers_free(struct world_buffers *host)
 {
 	if (!host->rank) return;
-	struct device *device = host->rank->device;
-	device->vt->host_free(device, host->partial);
-	device->vt->host_free(device, host->x);
-	device->vt->host_free(device, host->result);
-	device->vt->host_free(device, host->h);
-	device->vt->host_free(device, host->bias);
+	const void *const mine[] = {host->partial, host->x, host->result, host->h, host->bias};
+	for (size_t i = 0; i < sizeof mine / sizeof *mine; i++)
+		for (int k = 0; k < WORLD_PINNED; k++)
+			if (host->rank->pinned[k].data == mine[i]) host->rank->pinned[k].taken = false;
 	*host = (struct world_buffers){0};
+}
+
+static void body_reserve(struct world_rank *rank)
+{
+	struct world_buffers host[WORLD_SUMS] = {0};
+	const struct world_sum largest = {.rows = rank->options.max_rows, .pad = WORLD_PAD};
+	for (int i = 0; i < WORLD_SUMS && rank->st == STATUS_OK; i++) rank->st = world_prepare(rank, &largest, &host[i]);
+	for (int i = 0; i < WORLD_SUMS; i++) world_buffers_free(&host[i]);
+}
+
+void world_reserve(struct world *w, const struct comm_options *options)
+{
+	world_group(w, 60000, NULL);
+	world_run(w, options, body_reserve);
 }
 
 enum status world_one(struct world_rank *rank, const struct world_sum *sum)

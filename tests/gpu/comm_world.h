@@ -8,6 +8,7 @@
 #include "gpu/harness.h"
 
 #define WORLD_MAX_RANKS 8
+#define WORLD_PINNED 96 /* buffers of a rank at a time, for each power of two that one may have */
 
 struct world;
 
@@ -21,6 +22,12 @@ struct world_rank {
 	struct comm_options options;
 	float *x;              /* device: [x_room] */
 	unsigned char *room;   /* device memory for whatever */
+	/* Host memory of world_buffers, kept until world_close: freeing pinned memory may wait for the device, where a peer's kernel waits for this rank. */
+	struct world_pinned {
+		void *data;
+		size_t bytes;
+		bool taken;
+	} pinned[WORLD_PINNED];
 	enum status st;        /* of the body's last call */
 	struct error err;
 	char complaint[400];   /* first thing that was wrong */
@@ -72,6 +79,10 @@ enum status world_all_reduce(struct world_rank *rank, const struct world_sum *su
 /* When the stream is done: compares all of x, what lies between its rows too, bit by bit, and h within a bound. */
 void world_compare(struct world_rank *rank, const struct world_sum *sum, const struct world_buffers *host);
 void world_buffers_free(struct world_buffers *host);
+/* Takes the host memory of the largest sums of a group of these options beforehand: allocating pinned memory may wait for a device, too. */
+#define WORLD_SUMS 4 /* at a time, at most */
+#define WORLD_PAD 6  /* at most */
+void world_reserve(struct world *w, const struct comm_options *options);
 /* One after the other, waiting in between. */
 enum status world_one(struct world_rank *rank, const struct world_sum *sum);
 

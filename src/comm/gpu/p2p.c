@@ -25,7 +25,7 @@ struct place {
 	unsigned char *area;
 	void *partial;
 	size_t packet_bytes, two_shot_bytes;
-	int32_t blocks, max_rows, cols, dtype, invariant, tree_leaves;
+	int32_t ordinal, blocks, max_rows, cols, dtype, invariant, tree_leaves;
 };
 _Static_assert(sizeof(struct place) <= GROUP_EXCHANGE_BYTES, "a place must fit into one exchange");
 
@@ -74,12 +74,22 @@ static enum status check_stream(const struct p2p_comm *p, const struct stream *s
 	return FAIL(err, BAD_INPUT, "collective seq %llu: on another stream than the comm was made with", (unsigned long long)p->base.sequence);
 }
 
+/* Ranks that share a device share what the driver has to hold launches that wait: a rank that is far ahead could use it up, and the one that all wait
+ * for would find no room. So none is further ahead than a few collectives. What a graph launches takes no such room. */
+#define SHARED_AHEAD 8
+static enum status hold_back(struct p2p_comm *p, struct error *err)
+{
+	const bool due = p->view.shared && p->base.sequence % SHARED_AHEAD == 0 && !gpu_stream_object(p->stream)->recording;
+	return due ? p->stream->vt->stream_sync(p->stream, group_deadline(p->base.group), group_abort_flag(p->base.group), err) : STATUS_OK;
+}
+
 /* Before a launch: nobody may be told to wait for a group that is dead, and faults are injected here. */
 static enum status enter(struct p2p_comm *p, const struct stream *stream, struct error *err)
 {
 	struct comm *comm = &p->base;
 	TRY(check_stream(p, stream, err));
 	if (group_aborted(comm->group)) return group_error(comm->group, err);
+	TRY(hold_back(p, err));
 	return group_fault_point(comm->group, comm->rank, FAULT_BARRIER, comm->sequence, err);
 }
 
@@ -409,7 +419,7 @@ static enum status allocate(struct p2p_comm *p, const struct link *link, struct 
 	const size_t packets = o->packet_bytes ? o->packet_bytes : defaults[link->world_size].packet_bytes;
 	p->place = (struct place){
 		.packet_bytes = packets, .two_shot_bytes = o->two_shot_bytes ? o->two_shot_bytes : defaults[link->world_size].two_shot_bytes,
-		.blocks = gpu_context(link->stream)->props.multiprocessors, .max_rows = o->max_rows, .cols = o->cols, .dtype = (int32_t)o->dtype,
+		.ordinal = gpu_context(link->stream)->ordinal, .blocks = gpu_context(link->stream)->props.multiprocessors, .max_rows = o->max_rows, .cols = o->cols, .dtype = (int32_t)o->dtype,
 		.invariant = o->invariant, .tree_leaves = o->tree_leaves,
 	};
 	size_t area, partial, bytes = lay_out(p, o, &area, &partial);
@@ -427,6 +437,20 @@ static enum status allocate(struct p2p_comm *p, const struct link *link, struct 
 	return STATUS_OK;
 }
 
+/* The largest grid that every rank's device runs at once. Ranks that share a device leave half of it to what they wait for: a linear's block may
+ * want a multiprocessor of its own. */
+static int agree_blocks(const struct place *all, int ranks)
+{
+	int blocks = P2P_MAX_BLOCKS;
+	for (int r = 0; r < ranks; r++) {
+		int sharers = 0;
+		for (int other = 0; other < ranks; other++) sharers += all[other].ordinal == all[r].ordinal;
+		const int most = sharers > 1 ? all[r].blocks / sharers / 2 : all[r].blocks;
+		if (most < blocks) blocks = most;
+	}
+	return blocks > 1 ? blocks : 1;
+}
+
 static enum status exchange_places(struct p2p_comm *p, struct error *err)
 {
 	struct comm *comm = &p->base;
@@ -434,7 +458,7 @@ static enum status exchange_places(struct p2p_comm *p, struct error *err)
 	struct collective_desc desc = {.sequence = comm->sequence, .op = COLLECTIVE_SETUP, .count = sizeof p->place};
 	p->shown = true;
 	TRY(group_exchange(comm->group, comm->rank, &desc, &p->place, all, err));
-	p->view.blocks = P2P_MAX_BLOCKS;
+	p->view.blocks = agree_blocks(all, comm->world_size);
 	for (int r = 0; r < comm->world_size; r++) {
 		const struct place *a = &all[0], *b = &all[r];
 		if (a->max_rows != b->max_rows || a->cols != b->cols || a->dtype != b->dtype || a->invariant != b->invariant || a->tree_leaves != b->tree_leaves ||
@@ -445,7 +469,7 @@ static enum status exchange_places(struct p2p_comm *p, struct error *err)
 			            b->cols, dtype_name((enum dtype)b->dtype), b->tree_leaves, b->packet_bytes, b->two_shot_bytes);
 		p->view.area[r] = b->area;
 		p->partial[r] = b->partial;
-		if (b->blocks < p->view.blocks) p->view.blocks = b->blocks;
+		p->view.shared = p->view.shared || (r != comm->rank && b->ordinal == p->place.ordinal);
 	}
 	comm->sequence++;
 	return STATUS_OK;

@@ -74,7 +74,9 @@ struct p2p_part {
 
 struct p2p_view {
 	int rank, ranks;
-	int blocks; /* largest grid: what the smallest device of the group runs at once, so that no block waits for one that has not begun */
+	int blocks; /* largest grid: what the smallest device of the group runs at once, so that no block waits for one that has not begun; where ranks share a
+	             * device, their part of it */
+	bool shared; /* another rank is on this rank's device */
 	uint64_t limit_ns; /* how long a kernel may wait */
 	struct p2p_state *state;
 	struct p2p_control *control;

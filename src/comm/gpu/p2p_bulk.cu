@@ -69,7 +69,7 @@ template <typename T, int RANKS> GPU_KERNEL(BULK_THREADS) pull_kernel(GPU_PARAME
 {
 	constexpr int V = gpu_lanes<T>::count, UNROLL = RANKS == 2 ? 3 : 8 / RANKS;
 	GPU_SHARED(uint32_t, shared, 3);
-	gpu_start_next();
+	p2p_start_next(v);
 	gpu_wait_previous();
 	const p2p_use use = p2p_begin(v, shared);
 	if (!use.number || !begin_reading(v, use, shared + 2)) return;
@@ -118,7 +118,7 @@ template <typename T, int RANKS> GPU_KERNEL(BULK_THREADS) two_shots_kernel(GPU_P
 {
 	constexpr int V = gpu_lanes<T>::count, UNROLL = 8 / RANKS, WIDE = 4;
 	GPU_SHARED(uint32_t, shared, 3);
-	gpu_start_next();
+	p2p_start_next(v);
 	gpu_wait_previous();
 	const p2p_use use = p2p_begin(v, shared);
 	if (!use.number || !begin_reading(v, use, shared + 2)) return;
@@ -162,7 +162,7 @@ template <typename T, int RANKS> GPU_KERNEL(BULK_THREADS) two_shots_kernel(GPU_P
 GPU_KERNEL(256) tree_kernel(GPU_PARAMETER p2p_view v, GPU_PARAMETER p2p_sum s, GPU_PARAMETER p2p_tree tree)
 {
 	GPU_SHARED(uint32_t, shared, 3);
-	gpu_start_next();
+	p2p_start_next(v);
 	gpu_wait_previous();
 	const p2p_use use = p2p_begin(v, shared);
 	if (!use.number || !begin_reading(v, use, shared + 2)) return;

@@ -25,6 +25,12 @@ GPU_DEVICE uint32_t p2p_hash(const p2p_desc &desc)
 	return h % 255 + 1;
 }
 
+/* Lets the next kernel of this rank begin, but where it would hold what a rank on the same device needs to come to this collective. */
+GPU_DEVICE void p2p_start_next(const p2p_view &view)
+{
+	if (!view.shared) gpu_start_next();
+}
+
 /* Number of this use. All blocks of the launch add to one counter, P2P_TICKETS together, so each of them can tell from what it found there how
  * many launches came before; nothing has to be reset, and no block has to be the last. `shared`: [2]. All threads of the block call it. */
 GPU_DEVICE p2p_use p2p_begin(const p2p_view &view, uint32_t *shared)

@@ -88,7 +88,7 @@ template <typename T, int RANKS> GPU_KERNEL(512) packets_kernel(GPU_PARAMETER p2
 {
 	constexpr int E = packet<T>::elements;
 	GPU_SHARED(uint32_t, shared, 2);
-	gpu_start_next();
+	p2p_start_next(v);
 	gpu_wait_previous();
 	const int row_packets = (s.cols + E - 1) / E, items = s.rows * row_packets, step = (int)(gridDim.x * blockDim.x);
 	const int lane = (int)threadIdx.x % GPU_WARP, first = (int)(blockIdx.x * blockDim.x + threadIdx.x) - lane;
@@ -139,12 +139,12 @@ template <typename T, int RANKS> GPU_KERNEL(P2P_NORM_THREADS) packets_norm_kerne
 	constexpr int E = packet<T>::elements;
 	GPU_SHARED(uint32_t, shared, 2);
 	GPU_SHARED(float, scratch, 32);
-	gpu_start_next();
 	const int row_packets = (s.cols + E - 1) / E, threads = (int)blockDim.x, me = (int)threadIdx.x;
 	GPU_DYNAMIC_SHARED(weight_bytes);
 	float *weight = (float *)weight_bytes; /* each thread reads what it wrote itself; weights need not wait for anything */
 	for (int p = me; p < row_packets; p += threads)
 		for (int c = p * E; c < p * E + E && c < s.cols; c++) weight[c] = s.norm[c];
+	p2p_start_next(v);
 	gpu_wait_previous();
 	const p2p_use use = p2p_begin(v, shared);
 	if (!use.number) return;
@@ -220,7 +220,7 @@ GPU_KERNEL(256) broadcast_kernel(GPU_PARAMETER p2p_view v, GPU_PARAMETER p2p_byt
 {
 	constexpr int E = 4 * PACKET_WORDS;
 	GPU_SHARED(uint32_t, shared, 2);
-	gpu_start_next();
+	p2p_start_next(v);
 	gpu_wait_previous();
 	const p2p_use use = p2p_begin(v, shared);
 	if (!use.number) return;
@@ -256,7 +256,7 @@ gpu_error p2p_launch_broadcast(const struct p2p_view *view, const struct p2p_byt
 GPU_KERNEL(GPU_WARP) fence_kernel(GPU_PARAMETER p2p_view v)
 {
 	GPU_SHARED(uint32_t, shared, 2);
-	gpu_start_next();
+	p2p_start_next(v);
 	gpu_wait_previous();
 	const p2p_use use = p2p_begin(v, shared);
 	if (!use.number) return;

@@ -276,6 +276,8 @@ static enum status xccl_can_connect(const struct link *link, bool *yes, char why
 	if (link->device->vt != device_find(GPU_NAME_TEXT)) snprintf(why, TRANSPORT_WHY_BYTES, "not for %s", link->device->vt->name);
 	else if (link->world_size < 2) snprintf(why, TRANSPORT_WHY_BYTES, "%d rank", link->world_size);
 	else if (link->options->invariant) snprintf(why, TRANSPORT_WHY_BYTES, "its sums have no fixed order");
+	else if (gpu_device((struct device *)link->device)->sharers > 1)
+		snprintf(why, TRANSPORT_WHY_BYTES, "ranks share device %d; the library wants one for each", gpu_context(link->stream)->ordinal);
 	else *yes = load(&lib, why);
 	return transport_agree(link, yes, why, err);
 }

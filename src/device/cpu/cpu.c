@@ -333,6 +333,7 @@ const struct device_ops cpu_device_ops = {
 	.linear_ran = cpu_linear_ran,
 	.versions = cpu_versions,
 	.moe_scratch_bytes = cpu_moe_scratch_bytes,
+	.compare = cpu_compare,
 	.ops = {
 #define X(op) .op = cpu_##op,
 		OP_LIST(X)

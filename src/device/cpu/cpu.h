@@ -133,6 +133,7 @@ size_t cpu_kv_bytes(const struct kv_layout *layout);
 int64_t cpu_attention_partials(const struct stream_options *options, int members);
 
 size_t cpu_moe_scratch_bytes(const struct device *device, const struct moe_shape *shape);
+enum status cpu_compare(struct stream *stream, const struct compare_args *args, struct compare_result *out, struct error *err);
 
 #define X(op) enum status cpu_##op(struct stream *stream, const struct op##_args *args, struct error *err);
 OP_LIST(X)

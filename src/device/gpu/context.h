@@ -16,10 +16,12 @@ struct gpu_context {
 	void *workspace;        /* device memory for one op at a time: attention's splits, GEMM workspace */
 	size_t workspace_bytes;
 	uint32_t *counters;     /* device memory, GPU_COUNTERS zeroed words: a kernel that uses some leaves them zero */
+	void *meeting;          /* device memory, GPU_MEETING_BYTES: of kernels whose blocks wait for each other (moe_flow.cu), zeroed when the stream is made */
 	struct gemm_library *gemm; /* NULL: none on this machine */
 	struct dispatch *dispatch;
 };
 #define GPU_COUNTERS 16384
+#define GPU_MEETING_BYTES 65536
 
 #ifdef __cplusplus
 extern "C" {

@@ -11,6 +11,7 @@
 #include "base/clock.h"
 #include "base/mem.h"
 #include "device/gpu/attention.h"
+#include "device/gpu/compare.h"
 #include "device/gpu/peak.h"
 
 /* 0 devices and a reason, where the runtime says that there are none. */
@@ -55,6 +56,7 @@ static enum status gpu_device_open(struct device **out, const struct device_opti
 	if (!device) return STATUS_NO_MEMORY;
 	device->base.vt = device_find(GPU_NAME_TEXT);
 	device->ordinal = options->ordinal;
+	device->sharers = options->sharers > 1 ? options->sharers : 1;
 	enum status st;
 	TRY_GOTO(gpu_check(gpu_set_device(device->ordinal), "set device", err), fail);
 	TRY_GOTO(gpu_check(gpu_props_get(&device->props, device->ordinal), "device properties", err), fail);
@@ -63,6 +65,8 @@ static enum status gpu_device_open(struct device **out, const struct device_opti
 	if (options->log)
 		log_write(options->log, LOG_DEBUG, GPU_NAME_TEXT " device %d: %s, %s, %d multiprocessors, %.1f GiB", device->ordinal, device->props.name,
 		          device->props.arch, device->props.multiprocessors, (double)device->props.memory_bytes / 0x1p30);
+	if (options->log && device->sharers > 1)
+		log_write(options->log, LOG_INFO, GPU_NAME_TEXT " device %d is shared by %d ranks: for checks, not for speed", device->ordinal, device->sharers);
 	*out = &device->base;
 	return STATUS_OK;
 fail:
@@ -71,8 +75,15 @@ fail:
 	return st;
 }
 
-/* Rank r on device ordinals[r], or on device r. Two ranks on one device would wait for each other's kernels with no promise that both can
- * run: refused, but on the emulated device, where they are threads. */
+static void count_sharers(struct device_options *options, int ranks)
+{
+	for (int r = 0; r < ranks; r++) {
+		options[r].sharers = 0;
+		for (int other = 0; other < ranks; other++) options[r].sharers += options[other].ordinal == options[r].ordinal;
+	}
+}
+
+/* Rank r on device ordinals[r], or on device r. Several ranks on one device is for checks, and only where the caller says so: they take turns. */
 static enum status gpu_partition(int world_size, int threads, const int *ordinals, struct device_options *options, void **storage, struct error *err)
 {
 	(void)threads;
@@ -83,14 +94,13 @@ static enum status gpu_partition(int world_size, int threads, const int *ordinal
 		int ordinal = ordinals ? ordinals[r] : r;
 		if (!count) return no_such_device(ordinal, err);
 		if (!ordinals && ordinal >= count)
-			return FAIL(err, BAD_INPUT, GPU_NAME_TEXT ": %d ranks want %d devices, %d found; take --tp %d or less", world_size, world_size, count, count);
+			return FAIL(err, BAD_INPUT, GPU_NAME_TEXT ": %d ranks want %d devices, %d found; take --tp %d or less (or, for a check without speed, name a "
+			            "device for each rank, some twice: --devices 0,0)",
+			            world_size, world_size, count, count);
 		if (ordinal < 0 || ordinal >= count) return no_such_device(ordinal, err);
-		for (int other = 0; other < r && !GPU_RANKS_SHARE_DEVICE; other++)
-			if (options[other].ordinal == ordinal)
-				return FAIL(err, BAD_INPUT, GPU_NAME_TEXT ": ranks %d and %d are both on device %d; each rank wants one of its own (%d found)",
-				            other, r, ordinal, count);
 		options[r].ordinal = ordinal;
 	}
+	count_sharers(options, world_size);
 	return STATUS_OK;
 }
 
@@ -173,7 +183,7 @@ const struct device_ops GPU_PASTE(GPU_NAME) = {
 	.kv_block_tokens = 64,
 	.prefill_chunk = 8192,
 	.accumulates = true,
-	.host_idles = !GPU_RANKS_SHARE_DEVICE, /* the emulated device computes on them */
+	.host_idles = !GPU_EMULATED, /* the emulated device computes on them */
 	.stream_create = gpu_stream_object_create,
 	.stream_destroy = gpu_stream_object_destroy,
 	.stream_sync = gpu_stream_object_sync,
@@ -207,6 +217,7 @@ const struct device_ops GPU_PASTE(GPU_NAME) = {
 	.graph_kernels = gpu_graph_object_kernels,
 	.versions = gpu_versions,
 	.read_memory = gpu_peak_read,
+	.compare = gpu_compare_memory,
 	.ops = {
 #define X(op) .op = gpu_##op,
 		OP_LIST(X)

@@ -27,6 +27,7 @@ struct gpu_allocation {
 struct gpu_device {
 	struct device base;
 	int ordinal;
+	int sharers; /* ranks on this GPU: they share its memory */
 	struct gpu_props props;
 	gpu_stream service; /* of the device's own work: zeroing */
 	struct gpu_allocation *allocations; /* owner thread only */

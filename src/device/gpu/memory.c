@@ -88,9 +88,8 @@ void gpu_memory_report(const struct device *base, struct mem_report *out)
 
 size_t gpu_memory_free_bytes(const struct device *device)
 {
-	(void)device;
 	size_t left = 0, all = 0;
-	return gpu_mem_info(&left, &all) == GPU_OK ? left : SIZE_MAX;
+	return gpu_mem_info(&left, &all) == GPU_OK ? left / (size_t)((const struct gpu_device *)device)->sharers : SIZE_MAX;
 }
 
 void gpu_memory_count_runtime(struct gpu_device *device)

@@ -1,6 +1,6 @@
 /* moe.c: the experts on a GPU: what is legal, where intermediate results lie, and which kernels compute them (moe.h).
  *
- * Choice: the invariant order where it is asked for (moe_tile.cu); few rows (moe_decode.cu); tensor cores (moe_grouped_cuda.cu); moe_tile.cu. But for few rows the
+ * Choice: the invariant order where it is asked for (moe_tile.cu); few rows (moe_flow.cu, moe_decode.cu); tensor cores (moe_grouped_cuda.cu); moe_tile.cu. But for few rows the
  * shared expert is three ordinary linears beside the others.
  */
 #include <string.h>
@@ -153,6 +153,10 @@ static bool spans_are_pieces(const struct moe_args *a, struct moe_problem p)
 
 static enum status run_few(const struct gpu_context *context, const struct moe_args *a, struct moe_problem *p, struct error *err)
 {
+	if (spans_of(a) == 1) {
+		const struct moe_span all = span_of(a, p, 0);
+		if (all.k == p->inner && all.shared_k == p->shared_inner && moe_flow_can(context, p)) return moe_flow_launch(context, p, err);
+	}
 	TRY(moe_decode_logits(context, p, err));
 	TRY(moe_decode_up(context, p, err));
 	for (int i = 0; i < spans_of(a); i++) {

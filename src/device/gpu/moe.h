@@ -1,7 +1,7 @@
 /* moe.h: what the kernels of the experts see, between moe.c (checks, memory, choice) and the families of kernels. Valid C17 and C++17.
  *
- * A pair is a row and one of its top_k experts: pair row * top_k + i, experts ascending. Few rows: one kernel reads the two matrices that each pair wants
- * and routes for itself (moe_decode.cu). More: the rows are routed (moe_route.cu), the pairs put in slots by expert, cut into tiles of rows of one
+ * A pair is a row and one of its top_k experts: pair row * top_k + i, experts ascending. Few rows: kernels read the matrices that each pair wants
+ * and route for themselves: one for all of it (moe_flow.cu), or three (moe_decode.cu). More: the rows are routed (moe_route.cu), the pairs put in slots by expert, cut into tiles of rows of one
  * expert, and every tile is a matrix product (moe_tile.cu on any device, moe_grouped_cuda.cu on tensor cores); then each row adds up its pairs' parts. No
  * grid depends on what the rows chose: there are blocks for the most tiles that could be, and those that find none leave.
  */
@@ -78,6 +78,10 @@ bool moe_decode_can(const struct gpu_context *context, const struct moe_problem 
 enum status moe_decode_logits(const struct gpu_context *context, const struct moe_problem *p, struct error *err);
 enum status moe_decode_up(const struct gpu_context *context, const struct moe_problem *p, struct error *err);
 enum status moe_decode_down(const struct gpu_context *context, const struct moe_problem *p, const struct moe_span *span, struct error *err);
+
+/* ---- moe_flow.cu: few rows, all of it in one kernel: x where it is to be made, and y of all columns. */
+bool moe_flow_can(const struct gpu_context *context, const struct moe_problem *p);
+enum status moe_flow_launch(const struct gpu_context *context, const struct moe_problem *p, struct error *err);
 
 /* ---- moe_tile.cu: any shape, type and alignment; act [slot] and part [slot] from tiles of tile_rows (16 or 64) rows. combine: y = sum over a row's parts. */
 enum status moe_tile_up(const struct gpu_context *context, const struct moe_problem *p, int tile_rows, struct error *err);

@@ -1,4 +1,4 @@
-/* moe_device.h: routing of one row by a block of threads, for the kernels of moe_route.cu and moe_decode.cu. */
+/* moe_device.h: routing of one row by a block of threads, for the kernels of moe_route.cu, moe_decode.cu and moe_flow.cu. */
 #ifndef TANDEM_DEVICE_GPU_MOE_DEVICE_H
 #define TANDEM_DEVICE_GPU_MOE_DEVICE_H
 
@@ -17,7 +17,7 @@ struct moe_route {
 	float weight[MOE_MAX_TOP_K + 1];
 };
 
-GPU_DEVICE float block_max(float v, float *scratch)
+template <int THREADS> GPU_TEMPLATE float block_max(float v, float *scratch)
 {
 	const int wave = (int)threadIdx.x / GPU_WARP;
 	v = gpu_warp_max(v);
@@ -25,7 +25,7 @@ GPU_DEVICE float block_max(float v, float *scratch)
 	if (threadIdx.x % GPU_WARP == 0) scratch[wave] = v;
 	gpu_sync();
 	float max = scratch[0];
-	for (int w = 1; w < ROUTE_THREADS / GPU_WARP; w++) max = fmaxf(max, scratch[w]);
+	for (int w = 1; w < THREADS / GPU_WARP; w++) max = fmaxf(max, scratch[w]);
 	return max;
 }
 
@@ -44,39 +44,37 @@ GPU_DEVICE int rank_among(const float *p, int experts, int e, int first, int ste
 	return rank;
 }
 
-/* Softmax over all experts; an expert is chosen if fewer than top_k are likelier, or as likely and before it. All ROUTE_THREADS threads; the result is
- * there when it returns. */
-GPU_DEVICE void route_row(const moe_problem &p, int row, moe_route *r)
+/* A thread's logits: of experts threadIdx.x, + THREADS, ...; -inf behind the last. */
+template <int THREADS> struct route_logits {
+	static constexpr int count = (MOE_MAX_EXPERTS + THREADS - 1) / THREADS;
+	float v[count];
+};
+
+/* Softmax over all experts; an expert is chosen if fewer than top_k are likelier, or as likely and before it. shared_logit: of the shared expert's gate, for
+ * thread 0. All THREADS threads of the block; the result is there when it returns. */
+template <int THREADS> GPU_TEMPLATE void route_values(const moe_problem &p, route_logits<THREADS> logits, float shared_logit, moe_route *r)
 {
-	const float *logits = p.logits + (int64_t)row * (p.experts + p.shared);
-	float v[MOE_MAX_EXPERTS / ROUTE_THREADS], max = -INFINITY, sum = 0;
-	GPU_UNROLL for (int i = 0; i < MOE_MAX_EXPERTS / ROUTE_THREADS; i++) {
-		const int e = (int)threadIdx.x + i * ROUTE_THREADS;
-		v[i] = e < p.experts ? logit_at(logits, e) : -INFINITY;
-		max = fmaxf(max, v[i]);
-	}
-	max = block_max(max, r->scratch);
-	GPU_UNROLL for (int i = 0; i < MOE_MAX_EXPERTS / ROUTE_THREADS; i++) {
-		v[i] = (int)threadIdx.x + i * ROUTE_THREADS < p.experts ? expf(v[i] - max) : 0;
+	float max = -INFINITY, sum = 0, *v = logits.v;
+	GPU_UNROLL for (int i = 0; i < logits.count; i++) max = fmaxf(max, v[i]);
+	max = block_max<THREADS>(max, r->scratch);
+	GPU_UNROLL for (int i = 0; i < logits.count; i++) {
+		v[i] = (int)threadIdx.x + i * THREADS < p.experts ? expf(v[i] - max) : 0;
 		sum += v[i];
 	}
 	sum = gpu_block_sum(sum, r->scratch);
-	GPU_UNROLL for (int i = 0; i < MOE_MAX_EXPERTS / ROUTE_THREADS; i++) {
-		const int e = (int)threadIdx.x + i * ROUTE_THREADS;
+	GPU_UNROLL for (int i = 0; i < logits.count; i++) {
+		const int e = (int)threadIdx.x + i * THREADS;
 		v[i] = v[i] / sum;
 		if (e < p.experts) r->p[e] = v[i] == v[i] ? v[i] : 0;
 	}
 	gpu_sync();
-	if (2 * p.experts <= ROUTE_THREADS) { /* two threads an expert: even and odd others */
-		const int e = (int)threadIdx.x / 2, half = (int)threadIdx.x % 2;
-		int rank = e < p.experts ? rank_among(r->p, p.experts, e, half, 2) : 0;
-		rank += gpu_shfl_xor(rank, 1);
-		if (half == 0 && e < p.experts && rank < p.top_k) r->by_rank[rank] = e, r->p_by_rank[rank] = sum == sum ? r->p[e] : sum;
-	} else {
-		GPU_UNROLL for (int i = 0; i < MOE_MAX_EXPERTS / ROUTE_THREADS; i++) {
-			const int e = (int)threadIdx.x + i * ROUTE_THREADS, rank = e < p.experts ? rank_among(r->p, p.experts, e, 0, 1) : p.top_k;
-			if (rank < p.top_k) r->by_rank[rank] = e, r->p_by_rank[rank] = v[i];
-		}
+	int share = 1; /* threads that compare for one expert */
+	while (share < 8 && 2 * share * p.experts <= THREADS) share *= 2;
+	for (int first = 0; first < p.experts; first += THREADS) {
+		const int e = first + (int)threadIdx.x / share;
+		int rank = e < p.experts ? rank_among(r->p, p.experts, e, (int)threadIdx.x % share, share) : 0;
+		for (int mask = 1; mask < share; mask *= 2) rank += gpu_shfl_xor(rank, mask);
+		if ((int)threadIdx.x % share == 0 && e < p.experts && rank < p.top_k) r->by_rank[rank] = e, r->p_by_rank[rank] = sum == sum ? r->p[e] : sum;
 	}
 	gpu_sync();
 	if ((int)threadIdx.x < p.top_k) {
@@ -87,8 +85,20 @@ GPU_DEVICE void route_row(const moe_problem &p, int row, moe_route *r)
 		r->chosen[at] = e;
 		r->weight[at] = p.norm_topk ? r->p_by_rank[threadIdx.x] / total : r->p_by_rank[threadIdx.x];
 	}
-	if (threadIdx.x == 0) r->weight[p.top_k] = p.shared ? 1.0f / (1.0f + expf(-logit_at(logits, p.experts))) : 0;
+	if (threadIdx.x == 0) r->weight[p.top_k] = p.shared ? 1.0f / (1.0f + expf(-shared_logit)) : 0;
 	gpu_sync();
+}
+
+/* The same from the row's logits in memory, by ROUTE_THREADS threads. */
+GPU_DEVICE void route_row(const moe_problem &p, int row, moe_route *r)
+{
+	const float *logits = p.logits + (int64_t)row * (p.experts + p.shared);
+	route_logits<ROUTE_THREADS> own;
+	GPU_UNROLL for (int i = 0; i < own.count; i++) {
+		const int e = (int)threadIdx.x + i * ROUTE_THREADS;
+		own.v[i] = e < p.experts ? logit_at(logits, e) : -INFINITY;
+	}
+	route_values<ROUTE_THREADS>(p, own, p.shared && threadIdx.x == 0 ? logit_at(logits, p.experts) : 0, r);
 }
 
 /* To memory, by the first threads. */

@@ -117,6 +117,7 @@ void gpu_stream_object_destroy(struct stream *base)
 	gpu_stages_free(object);
 	gpu_memory_free(base->device, context->workspace);
 	gpu_memory_free(base->device, context->counters);
+	gpu_memory_free(base->device, context->meeting);
 	if (context->stream) (void)gpu_stream_destroy(context->stream);
 	free(object);
 }
@@ -141,6 +142,7 @@ enum status gpu_stream_object_create(struct device *device, const struct stream_
 	TRY_GOTO(gpu_check(gpu_stream_create(&context->stream), "stream", err), fail);
 	TRY_GOTO(gpu_memory_alloc(device, context->workspace_bytes, MEM_WORKSPACE, "stream workspace", &context->workspace, err), fail);
 	TRY_GOTO(gpu_memory_alloc(device, GPU_COUNTERS * sizeof(uint32_t), MEM_WORKSPACE, "stream counters", (void **)&context->counters, err), fail);
+	TRY_GOTO(gpu_memory_alloc(device, GPU_MEETING_BYTES, MEM_WORKSPACE, "stream meeting words", &context->meeting, err), fail);
 	TRY_GOTO(gemm_library_create(&context->gemm, NULL, err), fail);
 	gpu_memory_count_runtime(gpu_device(device));
 	*out = &object->base;

@@ -363,6 +363,11 @@ void emu_fence(void)
 	__atomic_thread_fence(__ATOMIC_SEQ_CST);
 }
 
+void emu_trap(void)
+{
+	emu_lane_fault("gives up: gpu_trap");
+}
+
 void emu_pause(void)
 {
 	step(EMU_SPINS);

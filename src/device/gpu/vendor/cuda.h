@@ -14,7 +14,7 @@ typedef cudaGraph_t gpu_graph;
 typedef cudaGraphExec_t gpu_graph_exec;
 
 #define GPU_COLLECTIVES_LIBRARY "libnccl.so.2" /* NCCL's interface, loaded at run time; NULL: none */
-#define GPU_RANKS_SHARE_DEVICE false /* two ranks on one device are refused */
+#define GPU_EMULATED false
 #define GPU_OK cudaSuccess
 #define GPU_NOT_READY cudaErrorNotReady
 #define GPU_NO_MEMORY cudaErrorMemoryAllocation
@@ -124,6 +124,7 @@ static inline gpu_error gpu_graph_node_launch(gpu_graph_node node, struct gpu_la
 
 #define GPU_WARP 32
 #define GPU_KERNEL(max_threads) __global__ void __launch_bounds__(max_threads)
+#define GPU_KERNEL_ALONE(max_threads) __global__ void __launch_bounds__(max_threads, 1) /* a block has a multiprocessor, and all of its registers, to itself */
 #define GPU_DEVICE static __device__ __forceinline__
 #define GPU_TEMPLATE __device__ __forceinline__ /* templates and their specialisations */
 #define GPU_UNROLL _Pragma("unroll")
@@ -170,6 +171,26 @@ GPU_DEVICE gpu_vec16 gpu_load16_stream(const void *p)
 	gpu_vec16 v;
 	asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(v.x[0]), "=r"(v.x[1]), "=r"(v.x[2]), "=r"(v.x[3]) : "l"(p));
 	return v;
+}
+
+/* 16 bytes from memory to shared memory behind the thread's back, in groups that commit closes. wait<N> returns when at most N of the thread's groups are
+ * under way; then this thread, and no other yet, sees what it copied. */
+GPU_DEVICE void gpu_copy16(void *shared, const void *from)
+{
+	asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"((uint32_t)__cvta_generic_to_shared(shared)), "l"(from) : "memory");
+}
+GPU_DEVICE void gpu_copy_commit(void)
+{
+	asm volatile("cp.async.commit_group;" ::: "memory");
+}
+template <int N> GPU_TEMPLATE void gpu_copy_wait(void)
+{
+	asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
+}
+/* Ends the kernel, and all that the device does for this process, with an error. */
+GPU_DEVICE void gpu_trap(void)
+{
+	asm volatile("trap;");
 }
 
 /* System scope, for memory that other devices or the host write or read meanwhile. */

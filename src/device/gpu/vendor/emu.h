@@ -89,7 +89,7 @@ gpu_error gpu_peer_enable(int peer);
 /* As in cuda.h. A device of 64 lanes has 8, so that both kinds of packets are tried. */
 #define GPU_WHOLE_BYTES (GPU_WARP == 64 ? 8 : 16)
 #define GPU_COLLECTIVES_LIBRARY NULL /* NCCL's interface, loaded at run time; NULL: none */
-#define GPU_RANKS_SHARE_DEVICE true /* ranks are threads here */
+#define GPU_EMULATED true /* on the host's cores, which have other work too */
 #define gpu_malloc(out, bytes) emu_malloc((void **)(out), bytes)
 #define gpu_malloc_shared gpu_malloc
 #define gpu_host_alloc(out, bytes) emu_host_alloc((void **)(out), bytes)
@@ -158,6 +158,7 @@ uint64_t emu_atomic_max_u64(uint64_t *p, uint64_t v);
 int32_t emu_atomic_max_i32(int32_t *p, int32_t v);
 void emu_fence(void);
 void emu_pause(void);
+void emu_trap(void) __attribute__((noreturn));
 uint64_t emu_clock_ns(void);
 uint16_t emu_f32_to_f16(float v);
 
@@ -178,6 +179,7 @@ typedef emu_dim3 uint3;
 #define gridDim (emu_index()->grid_dim)
 
 #define GPU_KERNEL(max_threads) __attribute__((noinline)) void
+#define GPU_KERNEL_ALONE GPU_KERNEL
 #define GPU_DEVICE static inline
 #define GPU_TEMPLATE inline
 #define GPU_UNROLL
@@ -256,6 +258,21 @@ GPU_DEVICE gpu_vec16 gpu_load16_stream(const void *p)
 	gpu_vec16 v;
 	emu_load16(p, &v, false);
 	return v;
+}
+/* As in cuda.h, but the copy is done when it returns. */
+GPU_DEVICE void gpu_copy16(void *shared, const void *from)
+{
+	*(gpu_vec16 *)shared = gpu_load16_stream(from);
+}
+GPU_DEVICE void gpu_copy_commit(void)
+{
+}
+template <int N> GPU_TEMPLATE void gpu_copy_wait(void)
+{
+}
+GPU_DEVICE void gpu_trap(void)
+{
+	emu_trap();
 }
 GPU_DEVICE uint32_t gpu_load_acquire(const uint32_t *p)
 {

@@ -18,7 +18,7 @@ typedef hipGraph_t gpu_graph;
 typedef hipGraphExec_t gpu_graph_exec;
 
 #define GPU_COLLECTIVES_LIBRARY "librccl.so.1" /* NCCL's interface, loaded at run time; NULL: none */
-#define GPU_RANKS_SHARE_DEVICE false
+#define GPU_EMULATED false
 #define GPU_OK hipSuccess
 #define GPU_NOT_READY hipErrorNotReady
 #define GPU_NO_MEMORY hipErrorOutOfMemory
@@ -117,6 +117,7 @@ static_assert(__AMDGCN_WAVEFRONT_SIZE == GPU_WARP, "the host's code was told ano
 #endif
 
 #define GPU_KERNEL(max_threads) __global__ void __launch_bounds__(max_threads)
+#define GPU_KERNEL_ALONE GPU_KERNEL
 #define GPU_DEVICE static __device__ __forceinline__
 #define GPU_TEMPLATE __device__ __forceinline__
 #define GPU_UNROLL _Pragma("unroll")
@@ -169,6 +170,21 @@ GPU_DEVICE gpu_vec16 gpu_from_words4(gpu_words4 w)
 GPU_DEVICE gpu_vec16 gpu_load16_stream(const void *p)
 {
 	return gpu_from_words4(__builtin_nontemporal_load((const gpu_words4 *)p));
+}
+/* As in cuda.h, but the copy is done when it returns. */
+GPU_DEVICE void gpu_copy16(void *shared, const void *from)
+{
+	*(gpu_vec16 *)shared = gpu_load16_stream(from);
+}
+GPU_DEVICE void gpu_copy_commit(void)
+{
+}
+template <int N> GPU_TEMPLATE void gpu_copy_wait(void)
+{
+}
+GPU_DEVICE void gpu_trap(void)
+{
+	__builtin_trap();
 }
 GPU_DEVICE uint32_t gpu_load_acquire(const uint32_t *p)
 {
