@@ -30,34 +30,57 @@ SIZES = {
 }
 COMMON = dict(max_position_embeddings=4096, initializer_range=0.04, bos_token_id=None, eos_token_id=None, pad_token_id=None)
 PLAIN = dict(rope_theta=10000.0, tie_word_embeddings=False)
-# Caps that random scores and logits reach; windows that prompts are longer than.
-GEMMA2 = dict(attn_logit_softcapping=2.0, final_logit_softcapping=4.0)
-GEMMA3 = dict(rope_parameters={"full_attention": {"rope_type": "linear", "factor": 4.0, "rope_theta": 1e6},
-                               "sliding_attention": {"rope_type": "default", "rope_theta": 1e4}})
+EXPERTS = dict(num_experts=8, num_experts_per_tok=2, moe_intermediate_size=192, norm_topk_prob=True)
+DELTA_NET = dict(layer_types=["linear_attention", "full_attention", "linear_attention"], linear_num_key_heads=4, linear_num_value_heads=8,
+                 linear_key_head_dim=32, linear_value_head_dim=32, linear_conv_kernel_dim=4,
+                 rope_parameters={"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5}, tie_word_embeddings=False)
 
 
-def gemma(size, **more):
+def sliding(size, **more):
+    """Every second layer slides over fewer tokens than the prompt has."""
     layers = SIZES[size]["num_hidden_layers"]
-    return dict(layer_types=[("sliding_attention", "full_attention")[i % 2] for i in range(layers)], sliding_window=24 if size == "tiny" else 200,
-                query_pre_attn_scalar=100, **more)
+    return dict(layer_types=[("sliding_attention", "full_attention")[i % 2] for i in range(layers)], sliding_window=24 if size == "tiny" else 200, **more)
 
 
-def make_config(family, size):
-    if family == "Gemma2":
-        return transformers.Gemma2Config(**SIZES[size], **COMMON, **gemma(size, **GEMMA2))
-    if family == "Gemma3":
-        return transformers.Gemma3TextConfig(**SIZES[size], **COMMON, **gemma(size, **GEMMA3))
-    return getattr(transformers, family + "Config")(**SIZES[size], **COMMON, **PLAIN)
+# Soft caps are some that random scores and logits reach.
+GEMMA2 = dict(attn_logit_softcapping=2.0, final_logit_softcapping=4.0, query_pre_attn_scalar=100)
+GEMMA3 = dict(rope_parameters={"full_attention": {"rope_type": "linear", "factor": 4.0, "rope_theta": 1e6},
+                               "sliding_attention": {"rope_type": "default", "rope_theta": 1e4}}, query_pre_attn_scalar=100)
+
+# Of each family: class of its config, what that is given besides, whether norm weights are stored less 1, sizes in bf16. Experts are compared in f32
+# alone: where two of them are close, rounding to 16 bits falls either way.
+FAMILIES = {
+    "Llama": ("LlamaConfig", lambda size: PLAIN, False, ("tiny", "mid")),
+    "Mistral": ("MistralConfig", lambda size: dict(PLAIN, sliding_window=24), False, ("tiny",)),
+    "Qwen2": ("Qwen2Config", lambda size: PLAIN, False, ("tiny",)),
+    "Qwen3": ("Qwen3Config", lambda size: PLAIN, False, ("tiny", "mid")),
+    "Gemma2": ("Gemma2Config", lambda size: sliding(size, **GEMMA2), True, ("tiny",)),
+    "Gemma3": ("Gemma3TextConfig", lambda size: sliding(size, **GEMMA3), True, ("tiny", "mid")),
+    "Qwen3Moe": ("Qwen3MoeConfig", lambda size: dict(PLAIN, **EXPERTS), False, ()),
+    "Qwen3_5": ("Qwen3_5TextConfig", lambda size: DELTA_NET, True, ("tiny",)),
+    "Qwen3Next": ("Qwen3NextConfig", lambda size: dict(DELTA_NET, **EXPERTS, shared_expert_intermediate_size=96), True, ()),
+}
+
+
+def fill(name, parameter, centred):
+    """Ones would hide a norm that is left out; what a gated delta net decays by has ranges of its own."""
+    if "norm" in name:
+        low = -0.5 if centred and "linear_attn" not in name else 0.5
+        parameter.uniform_(low, low + 1)
+    elif name.endswith("A_log"):
+        parameter.uniform_(-3, 1)
+    elif name.endswith("dt_bias"):
+        parameter.normal_(0, 1)
 
 
 def make_model(family, size, dtype, folder):
-    config = make_config(family, size)
+    config_class, more, centred, _ = FAMILIES[family]
+    config = getattr(transformers, config_class)(**SIZES[size], **COMMON, **more(size))
     torch.manual_seed(3)
     model = getattr(transformers, family + "ForCausalLM")(config)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            if "norm" in name:  # ones would hide a norm that is left out; Gemma's are stored less 1
-                parameter.uniform_(*((-0.5, 0.5) if family.startswith("Gemma") else (0.5, 1.5)))
+            fill(name, parameter, centred)
     model.to(dtype).save_pretrained(folder)
     del model
     gc.collect()
@@ -115,9 +138,11 @@ def one_model(family, size, dtype, length, scratch):
 
 def main():
     print("note torch %s, transformers %s on %s" % (torch.__version__, transformers.__version__, PLACE))
-    sizes = sys.argv[1:] or ["tiny", "mid"]
+    wanted = sys.argv[1:]
     with tempfile.TemporaryDirectory() as scratch:
-        for family in ("Llama", "Qwen3", "Gemma2", "Gemma3"):
+        for family, (_, _, _, sizes) in FAMILIES.items():
+            if wanted and family not in wanted:
+                continue
             for size in sizes:
                 attempt("%s %s" % (family, size), one_model, family, size, torch.bfloat16, 65 if size == "tiny" else 600, scratch)
             attempt("%s tiny f32" % family, one_model, family, "tiny", torch.float32, 65, scratch)
