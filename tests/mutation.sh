@@ -184,19 +184,35 @@ mutant unknown_counts_as_legal $kernels '(known ? t->shared_bytes : t->shared_fl
 mutant unknown_hides_illegal $kernels '		if (v.kind == VERDICT_ILLEGAL) break;' '		break;'
 mutant guards_in_another_order $kernels 'bool split = n > 8' 'bool split = n > 8 && !(n % 4 == 0 && shape->m == 1 && k <= 8192)'
 mutant wave_of_any_width $kernels 's->launch.threads % s->target->wave == 0) return' '1) return'
-mutant misspelt_field_ignored src/prescreen/target.c '	TRY(refuse_unknown_keys(f, err));' ''
+mutant misspelt_field_ignored src/prescreen/target.c '	TRY(fields_only(f,' '	if (0) TRY(fields_only(f,'
 mutant shapes_of_the_whole_model src/prescreen/shapes.c '.n = f->local_n, .k = f->local_k' '.n = f->global_n, .k = f->global_k'
+
+tests="tests/unit/test_attention_rules.c tests/unit/files.c" rules=src/prescreen/attention_rules.c
+mutant later_devices_have_all $rules 'sm > want && !s->family->sm_exactly' 'sm > want'
+mutant groups_that_are_not_whole $rules '&& a->q_heads % a->kv_heads == 0) return' ') return'
+mutant shared_memory_of_one_head $rules '.heads = (int)heads, .shared = shared};' '.heads = (int)heads, .shared = shared / heads};'
+mutant unknown_memory_is_enough $rules '(known ? t->shared_bytes : t->shared_floor)' '(known ? t->shared_bytes : INT64_MAX)'
+
+tests="tests/unit/test_trial.c" attention=src/prescreen/trial_attention.c
+mutant cache_not_referenced src/prescreen/trial_check.c '	TRY(against_cached(t, out, err));' ''
+mutant keys_at_the_same_position $attention 's->ragged ? s->context - q % (s->context / 2)' '0 ? 0'
+mutant gates_taken_for_queries $attention '? HEAD_QUERY : HEAD_GATE' '? HEAD_QUERY : HEAD_QUERY'
+mutant state_without_history src/prescreen/trial_gdn.c '	for (int row = 0; row < all && next' '	for (int row = HISTORY; row < all && next'
+mutant shared_expert_forgotten src/prescreen/trial_moe.c '	if (!k->shared_inner) return STATUS_OK;
+	const' '	return STATUS_OK;
+	const'
+mutant inputs_not_put_back src/prescreen/trial.c '	if (t->spoilt) TRY' '	if (0) TRY'
 
 tests="tests/unit/test_screen.c tests/unit/planted_device.c tests/unit/files.c" candidate=src/prescreen/candidate.c check=src/prescreen/trial_check.c
 mutant launches_not_compared $candidate 'c->changed = has_changed(c, base);' 'c->changed = true;'
 mutant request_taken_for_granted $candidate 'if (!variant_equal(&c->resolved, &c->requested)) {' 'if (0) {'
 mutant output_not_poisoned $candidate '	TRY(trial_poison(t, err));
 	if (graph)' '	if (graph)'
-mutant repeats_not_compared $candidate 'c->check.repeatable = trial_hash(t) == first;' 'c->check.repeatable = true;'
+mutant repeats_not_compared $candidate 'c->check.repeatable = again == first;' 'c->check.repeatable = true;'
 mutant illegal_is_launched $candidate '	if (!static_legal(s, p, c)) return STATUS_OK;' '	(void)static_legal(s, p, c);'
 mutant dead_device_goes_on $candidate '	if (st == STATUS_OK) st = run_once(s, t, NULL, err);
 	if (st' '	if (st'
-mutant guards_not_looked_at $check '		out->outside += guard_damage(t, g);' ''
+mutant guards_not_looked_at $check '	TRY(count_guards(t, out, err));' ''
 mutant bound_that_bounds_nothing $check '.l2 = out + between + 4 * walk' '.l2 = 1e9 * walk'
 mutant thresholds_of_another_run src/prescreen/screen.c '	if (strcmp(a, b)) return differs(file, "--keep and --reject", a, b, err);' ''
 mutant resumed_problem_measured_again src/prescreen/screen.c '		p->done = true;

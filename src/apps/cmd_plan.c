@@ -62,8 +62,10 @@ static json_t *degree_json(const struct plan *plan, int index)
 	                          (json_int_t)d->state_per_sequence, "scratch", (json_int_t)d->scratch_bytes, "workspace",
 	                          (json_int_t)d->workspace_bytes);
 	json_t *tokens = d->kv_tokens < 0 ? json_null() : json_integer(d->kv_tokens);
-	return json_pack("{s:i,s:b,s:o,s:o,s:o,s:o,s:o,s:o,s:o}", "world_size", d->world_size, "legal", d->legal, "reasons", reasons, "local_heads", heads,
+	json_t *object = json_pack("{s:i,s:b,s:o,s:o,s:o,s:o,s:o,s:o,s:o}", "world_size", d->world_size, "legal", d->legal, "reasons", reasons, "local_heads", heads,
 	                 "gdn", gdn_json(&plan->shapes[index].gdn), "moe", moe_json(&plan->shapes[index].moe), "families", families, "bytes", bytes, "kv_tokens", tokens);
+	if (judged && object) json_object_set_new(object, "attention_static", plan_target_attention_json(&plan->target, judged, &plan->settings->classes));
+	return object;
 }
 
 /* As `tandem serve` would have them with these settings, besides the sink's. */

@@ -5,6 +5,8 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "prescreen/attention_rules.h"
+#include "prescreen/problems.h"
 
 #define CELL_BYTES 48
 
@@ -31,6 +33,36 @@ static void judge_all(json_t *list, const struct target *target, const struct li
 	}
 }
 
+/* The heads of one rank, for sequences of one row or of several. */
+static struct attention_shape heads_of(const struct shapes *shapes, int m)
+{
+	const struct shape_attention *a = &shapes->attention;
+	return (struct attention_shape){.q_heads = a->q_heads, .kv_heads = a->kv_heads, .head_dim = a->head_dim, .block_tokens = ATTENTION_BLOCK_TOKENS,
+	                                .prefill = m > DECODE_MAX_ROWS, .dtype = shapes->dtype};
+}
+
+/* A kernel of the other kind of sequences has no place in a table. */
+static bool is_of_phase(const struct verdict *v)
+{
+	return strcmp(v->rule, "phase") != 0;
+}
+
+json_t *plan_target_attention_json(const struct target *target, const struct shapes *shapes, const struct int_list *rows)
+{
+	json_t *list = json_array();
+	for (int i = 0; shapes && shapes->legal && shapes->attention.layers && i < rows->count; i++)
+		for (int id = 0; id < ATTENTION_COUNT; id++) {
+			const struct attention_shape shape = heads_of(shapes, rows->items[i]);
+			struct verdict v;
+			attention_judge(&v, target, (enum attention_id)id, &shape);
+			if (!is_of_phase(&v)) continue;
+			json_array_append_new(list, json_pack("{s:s,s:i,s:i,s:i,s:i,s:i,s:s,s:s,s:s}", "kernel", attention_name((enum attention_id)id), "m", rows->items[i], "query", shape.q_heads,
+			                                      "kv", shape.kv_heads, "head_dim", shape.head_dim, "block_tokens", shape.block_tokens, "verdict", verdict_name(v.kind), "rule",
+			                                      v.rule, "detail", v.detail));
+		}
+	return list;
+}
+
 json_t *plan_target_json(const struct target *target, const struct shapes *shapes, int plan_index, const struct int_list *rows)
 {
 	json_t *list = json_array();
@@ -44,31 +76,31 @@ json_t *plan_target_json(const struct target *target, const struct shapes *shape
 }
 
 /* What is not legal, once, with the places where it is so. */
-struct reason {
+struct objection {
 	char text[256];
 	struct buf places;
 	int count; /* of places */
 };
 
-struct reasons {
-	struct reason *item;
+struct objections {
+	struct objection *item;
 	size_t count;
 };
 
-static enum status add_reason(struct reasons *list, const char *text, const char *place, struct error *err)
+static enum status add_reason(struct objections *list, const char *text, const char *place, struct error *err)
 {
 	size_t i = 0;
 	while (i < list->count && strcmp(list->item[i].text, text) != 0) i++;
 	if (i == list->count) {
 		TRY(mem_grow((void **)&list->item, list->count + 1, sizeof *list->item, "reasons", err));
-		list->item[list->count] = (struct reason){0};
+		list->item[list->count] = (struct objection){0};
 		snprintf(list->item[list->count++].text, sizeof list->item->text, "%s", text);
 	}
 	list->item[i].count++;
 	return buf_printf(&list->item[i].places, err, "%s%s", list->item[i].places.size ? "; " : "", place);
 }
 
-static void reasons_fini(struct reasons *list)
+static void reasons_fini(struct objections *list)
 {
 	for (size_t i = 0; i < list->count; i++) buf_fini(&list->item[i].places);
 	free(list->item);
@@ -80,7 +112,7 @@ static bool same_reason(const struct verdict *a, const struct verdict *b)
 }
 
 /* One line a mode, or one for the kernel where all its modes have the same. */
-static enum status add_reasons(struct reasons *list, const struct shapes *shapes, int f, const struct kernel_family *kernel,
+static enum status add_reasons(struct objections *list, const struct shapes *shapes, int f, const struct kernel_family *kernel,
                                const struct verdict v[KERNEL_MAX_MODES], struct error *err)
 {
 	bool all_same = true;
@@ -101,7 +133,7 @@ struct table {
 	const struct target *target;
 	const struct shapes *shapes; /* [count] */
 	int count, m;
-	struct reasons *reasons;
+	struct objections *reasons;
 };
 
 /* The cell of one family and kernel at one degree, and its reasons. */
@@ -141,6 +173,47 @@ static enum status put_row(const struct table *t, int f, const struct kernel_fam
 		TRY(buf_printf(out, err, "%17s", cell));
 	}
 	return buf_puts(out, "\n", err);
+}
+
+/* The verdict on an attention kernel at a degree; false: the rank has no attention, or the kernel is of the other kind of sequences or of another build. */
+static bool judge_attention(const struct table *t, int degree, enum attention_id id, struct verdict *out)
+{
+	const struct shapes *shapes = &t->shapes[degree];
+	if (!shapes->legal || !shapes->attention.layers) return false;
+	const struct attention_shape shape = heads_of(shapes, t->m);
+	attention_judge(out, t->target, id, &shape);
+	return is_of_phase(out) && strcmp(out->rule, "build") != 0;
+}
+
+static enum status put_attention_row(const struct table *t, enum attention_id id, bool first, struct buf *out, struct error *err)
+{
+	TRY(buf_printf(out, err, "%-20s%-20s", first ? "attention" : "", attention_name(id)));
+	for (int d = 0; d < t->count; d++) {
+		char text[256], place[64];
+		struct verdict v;
+		const bool there = judge_attention(t, d, id, &v);
+		TRY(buf_printf(out, err, "%17s", there ? verdict_name(v.kind) : "-"));
+		if (!there || v.kind == VERDICT_LEGAL) continue;
+		snprintf(text, sizeof text, "%s: %s: %s: %s", attention_name(id), verdict_name(v.kind), v.rule, v.detail);
+		snprintf(place, sizeof place, "TP%d attention", t->shapes[d].world_size);
+		TRY(add_reason(t->reasons, text, place, err));
+	}
+	return buf_puts(out, "\n", err);
+}
+
+/* Attention kernels for the table's kind of sequences. */
+static enum status put_attention(const struct table *t, struct buf *out, struct error *err)
+{
+	bool first = true;
+	for (int id = 0; id < ATTENTION_COUNT; id++) {
+		bool any = false;
+		struct verdict v;
+		for (int d = 0; d < t->count; d++) any |= judge_attention(t, d, (enum attention_id)id, &v);
+		if (!any) continue;
+		TRY(put_attention_row(t, (enum attention_id)id, first, out, err));
+		first = false;
+	}
+	return STATUS_OK;
 }
 
 /* Kernels that the target has; `linear` is left out: it is legal everywhere. */
@@ -185,9 +258,10 @@ static enum status put_table(const struct table *t, struct buf *out, struct erro
 	}
 	TRY(buf_puts(out, "\n", err));
 	TRY(put_rows(t, out, err));
+	TRY(put_attention(t, out, err));
 	TRY(put_absent(t->target, out, err));
 	for (size_t i = 0; i < t->reasons->count; i++) {
-		const struct reason *r = &t->reasons->item[i];
+		const struct objection *r = &t->reasons->item[i];
 		TRY(buf_printf(out, err, "%s (%s)\n", r->text, r->count == cells ? "everywhere" : r->places.data));
 	}
 	return STATUS_OK;
@@ -197,7 +271,7 @@ enum status plan_target_table(const struct target *target, const struct shapes *
 {
 	enum status st = STATUS_OK;
 	for (int i = 0; i < rows->count && st == STATUS_OK; i++) {
-		struct reasons reasons = {0};
+		struct objections reasons = {0};
 		struct table table = {.target = target, .shapes = shapes, .count = count, .m = rows->items[i], .reasons = &reasons};
 		st = put_table(&table, out, err);
 		reasons_fini(&reasons);

@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "base/mem.h"
 #include "base/stats.h"
+#include "prescreen/attention_rules.h"
 
 /* A side is timed over so many calls that it takes about SIDE_US, goes through all copies of the weights if that takes no longer than SIDE_MOST_US. */
 #define SIDE_US 200
@@ -27,7 +28,9 @@ void candidate_target(struct target *out, const struct device *device, const str
 	*out = (struct target){.wave = limits->wave, .max_threads = limits->max_threads ? limits->max_threads : TARGET_UNKNOWN,
 	                       .shared_bytes = limits->shared_bytes ? limits->shared_bytes : TARGET_UNKNOWN,
 	                       .compute_units = limits->compute_units ? limits->compute_units : TARGET_UNKNOWN, .align_bytes = 16, .skinny = KNOWN_NO,
-	                       .kernels = 1u << KERNEL_GEMV_LLMM1 | 1u << KERNEL_GEMV_STRIDED | 1u << KERNEL_LINEAR};
+	                       .kernels = 1u << KERNEL_GEMV_LLMM1 | 1u << KERNEL_GEMV_STRIDED | 1u << KERNEL_LINEAR,
+	                       .attention = (1u << ATTENTION_COUNT) - 1}; /* of these its back end lists what its build has */
+	if (sscanf(device->vt->flavour(device), "sm_%d", &out->sm) != 1) out->sm = 0;
 	snprintf(out->name, sizeof out->name, "%.40s", device->vt->flavour(device));
 }
 
@@ -77,16 +80,33 @@ static const struct kernel_mode *known_mode(const struct variant *v, enum kernel
 	return NULL;
 }
 
+/* Whether a rule is about this candidate at all; then what it says. */
+static bool judge(const struct screen *s, const struct result_problem *p, const struct variant *v, struct verdict *out)
+{
+	if (p->op == PROBLEM_ATTENTION) {
+		const struct attention_problem *a = &p->attention;
+		const struct attention_shape shape = {.q_heads = a->q_heads, .kv_heads = a->kv_heads, .head_dim = a->head_dim, .block_tokens = a->block_tokens, .prefill = a->prefill,
+		                                      .dtype = a->dtype};
+		int id = 0;
+		while (id < ATTENTION_COUNT && strcmp(attention_name((enum attention_id)id), v->kernel) != 0) id++;
+		if (id == ATTENTION_COUNT) return false;
+		attention_judge(out, &s->target, (enum attention_id)id, &shape);
+		return true;
+	}
+	/* The rules are about 16-bit types: our kernels of these names take F32 too, in chunks of four. */
+	const bool half = p->op == PROBLEM_LINEAR && (p->linear.dtype == DTYPE_F16 || p->linear.dtype == DTYPE_BF16);
+	enum kernel_id id;
+	const struct kernel_mode *mode = half ? known_mode(v, &id) : NULL;
+	if (!mode) return false;
+	const struct linear_shape shape = {.n = p->linear.n, .k = p->linear.k, .m = p->linear.m, .dtype = p->linear.dtype};
+	kernel_judge(out, &s->target, id, mode, &shape);
+	return true;
+}
+
 static bool static_legal(const struct screen *s, const struct result_problem *p, struct result_candidate *c)
 {
-	enum kernel_id id;
-	/* The rules are about 16-bit types: our kernels of these names take F32 too, in chunks of four. */
-	bool half = p->op == PROBLEM_LINEAR && (p->linear.dtype == DTYPE_F16 || p->linear.dtype == DTYPE_BF16);
-	const struct kernel_mode *mode = half ? known_mode(&c->requested, &id) : NULL;
-	if (!mode) return true;
-	struct linear_shape shape = {.n = p->linear.n, .k = p->linear.k, .m = p->linear.m, .dtype = p->linear.dtype};
 	struct verdict v;
-	kernel_judge(&v, &s->target, id, mode, &shape);
+	if (!judge(s, p, &c->requested, &v)) return true;
 	snprintf(c->verdict, sizeof c->verdict, "%s", verdict_name(v.kind));
 	snprintf(c->rule, sizeof c->rule, "%s", v.rule);
 	snprintf(c->verdict_detail, sizeof c->verdict_detail, "%s", v.detail);

@@ -62,6 +62,9 @@ struct chain {
 	struct screen *s;
 	struct result_chain out;
 	struct chain_op op[PART_COUNT];
+	struct trial_weights gdn_in; /* both projections of a delta net, one behind the other; copies 0: no op makes both */
+	void *gdn_in_out;
+	bool apart; /* one of them is preferred: they are to run by themselves, as in engine/forward.c */
 	struct graph *defaults; /* NULL where nothing is recorded */
 	void *x, *norm, *h, *act; /* the residual stream, its norm's weight, its norm; what comes out of SwiGLU: where no op fuses them */
 	bool cut; /* the budget ended it */
@@ -250,6 +253,17 @@ static enum status take(struct chain *c, size_t bytes, void **out, struct error 
 	return c->s->bench.ops->alloc(c->s->bench.device, bytes, MEM_WORKSPACE, "prescreen: chain", out, err);
 }
 
+/* As the engine has them: where one op makes both projections of a delta net, they lie one behind the other. */
+static enum status open_gdn_in(struct chain *c, struct error *err)
+{
+	const struct chain_op *qkvz = &c->op[PART_QKVZ], *ba = &c->op[PART_BA];
+	if (!qkvz->there || !ba->there || !c->s->bench.ops->ops.gdn_in) return STATUS_OK;
+	const struct linear_key *key = &qkvz->problem.linear;
+	const int n = key->n + ba->problem.linear.n;
+	TRY(trial_weights_open(&c->gdn_in, (struct bench *)&qkvz->bench, key->dtype, n, key->k, err));
+	return take(c, (size_t)c->out.rows * (size_t)n * sizeof(float), &c->gdn_in_out, err);
+}
+
 static enum status open_chain(struct chain *c, struct error *err)
 {
 	const struct model_config *config = c->s->bench.config;
@@ -258,6 +272,7 @@ static enum status open_chain(struct chain *c, struct error *err)
 	c->out.layers = count_layers(c);
 	for (int p = 0; p < PART_COUNT; p++)
 		if (c->op[p].there) TRY(open_op(c, (enum part)p, err));
+	TRY(open_gdn_in(c, err));
 	TRY(take(c, rows * hidden * sizeof(float), &c->x, err));
 	TRY(take(c, hidden * sizeof(float), &c->norm, err));
 	TRY(take(c, rows * hidden * sizeof(float), &c->h, err));
@@ -274,6 +289,8 @@ static void close_chain(struct chain *c)
 		trial_weights_close(&c->op[p].weights);
 		trial_experts_close(&c->op[p].experts);
 	}
+	trial_weights_close(&c->gdn_in);
+	ops->free(c->s->bench.device, c->gdn_in_out);
 	ops->free(c->s->bench.device, c->x);
 	ops->free(c->s->bench.device, c->norm);
 	ops->free(c->s->bench.device, c->h);
@@ -301,12 +318,27 @@ static enum status swiglu(struct chain *c, struct error *err)
 	return OP(c->s->bench.stream, swiglu, &((struct swiglu_args){.x = x, .out = out}), err);
 }
 
+static enum status gdn_in(struct chain *c, int layer, struct error *err)
+{
+	const struct trial *t = &c->op[PART_QKVZ].trial;
+	const struct linear_weight *both = &c->gdn_in.copy[layer % c->gdn_in.copies];
+	const int n = c->op[PART_QKVZ].problem.linear.n, hidden = c->s->bench.config->hidden_size;
+	const struct linear_weight qkvz = linear_view(c->s->bench.ops, both, 0, n), ba = linear_view(c->s->bench.ops, both, n, both->n - n);
+	const struct gdn_in_args args = {.in = {.x = tensor_view(c->x, DTYPE_F32, TENSOR_REPLICATED, c->out.rows, hidden), .weight = c->norm, .eps = c->s->bench.config->rms_eps,
+	                                        .h = tensor_view(c->h, t->activation, TENSOR_REPLICATED, c->out.rows, hidden)},
+	                                 .qkvz = &qkvz, .ba = &ba, .out = tensor_view(c->gdn_in_out, t->activation, TENSOR_SHARDED, c->out.rows, both->n)};
+	c->op[PART_QKVZ].calls++;
+	c->op[PART_BA].calls++;
+	return OP(c->s->bench.stream, gdn_in, &args, err);
+}
+
 /* A part, with the norm before it and SwiGLU behind it where its op does not make them. */
 static enum status issue(struct chain *c, enum part p, int layer, struct error *err)
 {
 	struct chain_op *op = &c->op[p];
 	bool plain = is_linear(op) && op->problem.linear.use == LINEAR_USE_PLAIN;
 	if (!op->there) return STATUS_OK;
+	if (c->gdn_in.copies && !c->apart && (p == PART_QKVZ || p == PART_BA)) return p == PART_QKVZ ? gdn_in(c, layer, err) : STATUS_OK;
 	op->calls++;
 	if (plain && (p == PART_QKV || p == PART_QKVZ || p == PART_GATE_UP || p == PART_HEAD)) TRY(norm(c, err));
 	if (p == PART_MOE && !c->s->bench.ops->moe_norms) TRY(norm(c, err));
@@ -333,7 +365,9 @@ static enum status walk(struct chain *c, struct error *err)
 static enum status prefer(struct chain *c, const struct entry *entry, int count, struct error *err)
 {
 	struct linear_preference list[PART_COUNT] = {0};
+	c->apart = false;
 	for (int i = 0; i < count; i++) {
+		c->apart |= entry[i].problem == c->op[PART_QKVZ].measured || entry[i].problem == c->op[PART_BA].measured;
 		const struct linear_key key = entry[i].problem->linear;
 		list[i] = (struct linear_preference){.key = key, .m_low = key.m, .m_high = key.m, .variant = entry[i].candidate->requested};
 	}
@@ -362,7 +396,18 @@ static enum status time_chain(struct chain *c, struct graph *graph, const struct
 	return STATUS_OK;
 }
 
-static enum status time_pairs(struct chain *c, struct graph *graph, const struct entry *entry, int count, struct error *err)
+/* More pairs would not change what is said: the interval is far from 1 for its width, or all of it below `better`. */
+static bool is_clear(const struct pairs *pairs, double better)
+{
+	struct result_timing t;
+	if (pairs->count < PAIRS_LEAST) return false;
+	pairs_summary(pairs, &t);
+	const double half = t.high - t.speedup > t.speedup - t.low ? t.high - t.speedup : t.speedup - t.low;
+	return t.high < better || t.speedup - 1 > CLEAR * half || 1 - t.speedup > CLEAR * half;
+}
+
+/* better: of another candidate's interval the lower end, or 0. */
+static enum status time_pairs(struct chain *c, struct graph *graph, const struct entry *entry, int count, double better, struct error *err)
 {
 	struct screen *s = c->s;
 	bool quick = s->options->quick;
@@ -371,6 +416,7 @@ static enum status time_pairs(struct chain *c, struct graph *graph, const struct
 	for (int i = -1; i < (quick ? QUICK_PAIRS_MOST : PAIRS_MOST); i++) { /* the first one warms up */
 		double a[2], b[2];
 		if (i >= (quick ? QUICK_PAIRS_LEAST : PAIRS_LEAST) && clock_seconds_since(start) > (quick ? QUICK_COMPARE_S : COMPARE_S)) break;
+		if (is_clear(&s->pairs, better)) break;
 		TRY(candidate_stopped(s, err));
 		TRY(time_chain(c, c->defaults, NULL, 0, &a[0], err));
 		TRY(time_chain(c, graph, entry, count, &b[0], err));
@@ -382,11 +428,11 @@ static enum status time_pairs(struct chain *c, struct graph *graph, const struct
 }
 
 /* The chain with these preferred against that of defaults. */
-static enum status compare(struct chain *c, const struct entry *entry, int count, struct result_timing *out, struct error *err)
+static enum status compare(struct chain *c, const struct entry *entry, int count, double better, struct result_timing *out, struct error *err)
 {
 	struct graph *graph = NULL;
 	enum status st = record(c, entry, count, &graph, err);
-	if (st == STATUS_OK) st = time_pairs(c, graph, entry, count, err);
+	if (st == STATUS_OK) st = time_pairs(c, graph, entry, count, better, err);
 	if (graph) c->s->bench.ops->graph_destroy(graph);
 	if (st != STATUS_OK) return st;
 	pairs_summary(&c->s->pairs, out);
@@ -444,28 +490,43 @@ static enum status failed(struct chain *c, struct entry *e, enum status st, cons
 	return st;
 }
 
-/* The candidates of one problem, until one is confirmed: that joins `entry`. */
+/* Confirmed, and another one gained more. */
+static void surpass(struct result_candidate *c, const struct result_candidate *by)
+{
+	c->confirm.outcome = OUTCOME_BOUNDARY;
+	snprintf(c->confirm.detail, sizeof c->confirm.detail, "%.4fx there, less than %s%s%.80s", c->confirm.timing.speedup, by->requested.kernel, by->requested.mode[0] ? " " : "",
+	         by->requested.mode);
+}
+
+/* Of the candidates of one problem the one that gains most, if any is confirmed: that joins `entry`. */
 static enum status confirm_problem(struct chain *c, struct result_problem *p, struct entry *entry, int *entries, struct error *err)
 {
 	struct result_candidate *list[CHAIN_CANDIDATES];
-	int count = candidates_of(c->s, p, list);
+	const int count = candidates_of(c->s, p, list);
+	struct entry best = {0};
+	struct result_timing most = {0};
 	for (int i = 0; i < count; i++) {
 		struct entry e = {.problem = p, .candidate = list[i]};
 		struct result_timing t;
 		struct error why = {0};
 		TRY(report(c, p, i, count, err));
 		c->cut = candidate_out_of_budget(c->s);
-		if (c->cut) return STATUS_OK;
-		enum status st = compare(c, &e, 1, &t, &why);
+		if (c->cut) break;
+		enum status st = compare(c, &e, 1, most.low, &t, &why);
 		if (st != STATUS_OK) {
 			TRY(failed(c, &e, st, &why, err));
 			continue;
 		}
 		judge(c, &e, &t);
 		if (e.candidate->confirm.outcome != OUTCOME_KEEP) continue;
-		entry[(*entries)++] = e;
-		return STATUS_OK;
+		if (best.candidate && t.speedup <= most.speedup) {
+			surpass(e.candidate, best.candidate);
+			continue;
+		}
+		if (best.candidate) surpass(best.candidate, e.candidate);
+		best = e, most = t;
 	}
+	if (best.candidate) entry[(*entries)++] = best;
 	return STATUS_OK;
 }
 
@@ -487,7 +548,7 @@ static enum status confirm_together(struct chain *c, struct entry *entry, int *e
 {
 	while (*entries && !c->cut) {
 		TRY(report(c, entry[0].problem, 0, 1, err));
-		TRY(compare(c, entry, *entries, &c->out.timing, err));
+		TRY(compare(c, entry, *entries, 0, &c->out.timing, err));
 		if (c->out.timing.low > 1) return STATUS_OK;
 		drop(c, entry, entries, &c->out.timing);
 		c->cut = *entries && candidate_out_of_budget(c->s);

@@ -7,7 +7,7 @@
  * writes where no op fuses them.
  *
  * Against the chain of defaults stands that with one kept candidate preferred, in interleaved pairs (timing.h). It is confirmed if the interval of the ratio lies
- * above 1. Of a problem the CHAIN_CANDIDATES best are tried, the fastest first, until one is confirmed. Then all confirmed ones together: if that
+ * above 1. Of a problem the CHAIN_CANDIDATES fastest are tried, and the confirmed one that gains most is taken. Then all that are taken together: if that
  * interval does not lie above 1, the one that gained least is dropped, and so on. A problem of several degrees must be confirmed in the chain of each.
  *
  * The verdict of a candidate itself stays what it is; the whitelist takes only what is confirmed (choose.h).
@@ -17,7 +17,7 @@
 
 #include "prescreen/candidate.h"
 
-#define CHAIN_CANDIDATES 3
+#define CHAIN_CANDIDATES 4
 #define CHAIN_CONTEXT 1024 /* keys of a sequence */
 #define CHAIN_QUICK_CONTEXT 64
 

@@ -11,8 +11,10 @@
 
 #define ROTATE_MOST ((int64_t)512 << 20)
 #define ROTATE_UNKNOWN ((int64_t)256 << 20) /* where the device does not say what its cache holds */
-#define BUDGET_PROBLEMS 0.8 /* part of the budget that the problems are to take, where chains follow */
+#define BUDGET_PROBLEMS 0.75 /* part of the budget that the problems are to take, where chains follow */
 #define BUDGET_CANDIDATES 12 /* that a problem is taken to have, to divide the rest of the budget */
+#define BUDGET_SAMPLE 10 /* problems that tell how long one takes */
+#define BUDGET_CLOSE 3 /* candidates of a problem that are close to a threshold */
 
 /* ---- device */
 
@@ -131,15 +133,19 @@ static enum status list_candidates(struct screen *s, struct result_problem *p, s
 	return STATUS_OK;
 }
 
-/* Seconds that a candidate's pairs may take. */
+/* Seconds that a candidate's pairs may take. Most end long before; what problems so far have left of the budget goes to those that are close to a threshold. */
 static double share_of_budget(const struct screen *s)
 {
-	double most = s->options->quick ? CANDIDATE_QUICK_S : CANDIDATE_S;
+	const double most = s->options->quick ? CANDIDATE_QUICK_S : CANDIDATE_S;
 	if (s->options->budget_s <= 0) return most;
 	int left = 0;
 	for (int i = 0; i < s->results->problems; i++) left += !s->results->problem[i].done;
-	double budget = s->options->budget_s * (s->options->chain ? BUDGET_PROBLEMS : 1);
-	double share = (budget - clock_seconds_since(s->started_ns)) / (left * BUDGET_CANDIDATES + 1);
+	const double elapsed = clock_seconds_since(s->started_ns), budget = s->options->budget_s * (s->options->chain ? BUDGET_PROBLEMS : 1) - elapsed;
+	double share = budget / (left * BUDGET_CANDIDATES + 1);
+	if (s->measured >= BUDGET_SAMPLE) {
+		const double spare = (budget - elapsed / s->measured * left) / (left * BUDGET_CLOSE + 1);
+		if (spare > share) share = spare;
+	}
 	return share < most ? share : most;
 }
 

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "model/fields.h"
+#include "prescreen/attention_rules.h"
 
 #define TARGET_MAX_FILE 65536
 
@@ -10,22 +11,25 @@
 #define UPSTREAM (1u << KERNEL_LLMM1 | 1u << KERNEL_LLMM1_DISPATCHED)
 #define OWN (1u << KERNEL_GEMV_LLMM1 | 1u << KERNEL_GEMV_STRIDED)
 #define LINEAR (1u << KERNEL_LINEAR)
+#define ATTENTION_ANY (1u << ATTENTION_DECODE | 1u << ATTENTION_TILE)
+#define ATTENTION_ALL ((1u << ATTENTION_COUNT) - 1)
 
 /* What is not in these rows has not been verified.
  * Threads: 1024 is the limit of a block on every GPU here. Shared memory: LLMM1's largest use, 16 rows * 64 lanes * 4 bytes, is there
  * wherever it runs, hence the floor of 4096; wvSplitK declares 64 KiB, which is there wherever its body is compiled: gfx90a, gfx942. On other
- * devices its body is an assert(false) stub, gfx936 among them. 16: bytes of one vector load. */
+ * devices its body is an assert(false) stub, gfx936 among them. h200 and a100: what a block may ask for at most, 227 and 163 KiB by the vendor's table of
+ * compute capabilities 9.0 and 8.0. 16: bytes of one vector load. */
 static const struct target targets[] = {
 	{.name = "gfx936", .wave = 64, .max_threads = 1024, .shared_bytes = TARGET_UNKNOWN, .shared_floor = 4096, .compute_units = TARGET_UNKNOWN,
-	 .align_bytes = 16, .skinny = KNOWN_NOT, .kernels = UPSTREAM | OWN | LINEAR},
+	 .align_bytes = 16, .skinny = KNOWN_NOT, .kernels = UPSTREAM | OWN | LINEAR, .attention = ATTENTION_ANY},
 	{.name = "gfx90a", .wave = 64, .max_threads = 1024, .shared_bytes = 65536, .compute_units = TARGET_UNKNOWN, .align_bytes = 16,
-	 .skinny = KNOWN_YES, .kernels = UPSTREAM | 1u << KERNEL_WVSPLITK | OWN | LINEAR},
+	 .skinny = KNOWN_YES, .kernels = UPSTREAM | 1u << KERNEL_WVSPLITK | OWN | LINEAR, .attention = ATTENTION_ANY},
 	{.name = "gfx942", .wave = 64, .max_threads = 1024, .shared_bytes = 65536, .compute_units = TARGET_UNKNOWN, .align_bytes = 16,
-	 .skinny = KNOWN_YES, .kernels = UPSTREAM | 1u << KERNEL_WVSPLITK | OWN | LINEAR},
-	{.name = "h200", .wave = 32, .max_threads = 1024, .shared_bytes = TARGET_UNKNOWN, .shared_floor = 4096, .compute_units = TARGET_UNKNOWN,
-	 .align_bytes = 16, .skinny = KNOWN_NO, .kernels = OWN | LINEAR},
-	{.name = "a100", .wave = 32, .max_threads = 1024, .shared_bytes = TARGET_UNKNOWN, .shared_floor = 4096, .compute_units = TARGET_UNKNOWN,
-	 .align_bytes = 16, .skinny = KNOWN_NO, .kernels = OWN | LINEAR},
+	 .skinny = KNOWN_YES, .kernels = UPSTREAM | 1u << KERNEL_WVSPLITK | OWN | LINEAR, .attention = ATTENTION_ANY},
+	{.name = "h200", .wave = 32, .max_threads = 1024, .shared_bytes = 227 * 1024, .compute_units = TARGET_UNKNOWN, .align_bytes = 16, .skinny = KNOWN_NO,
+	 .kernels = OWN | LINEAR, .attention = ATTENTION_ALL, .sm = 90},
+	{.name = "a100", .wave = 32, .max_threads = 1024, .shared_bytes = 163 * 1024, .compute_units = TARGET_UNKNOWN, .align_bytes = 16, .skinny = KNOWN_NO,
+	 .kernels = OWN | LINEAR, .attention = ATTENTION_ALL, .sm = 80},
 	{.name = "cpu", .wave = 1, .max_threads = TARGET_UNKNOWN, .shared_bytes = TARGET_UNKNOWN, .compute_units = TARGET_UNKNOWN, .align_bytes = 1,
 	 .skinny = KNOWN_NO, .kernels = LINEAR},
 };
@@ -84,10 +88,27 @@ static enum status parse_kernels(struct target *out, const struct fields *f, str
 	return STATUS_OK;
 }
 
+static enum status parse_attention(struct target *out, const struct fields *f, struct error *err)
+{
+	static const char expected[] = "a list of decode_tensor, decode, prefill_wide, prefill_tensor, tile";
+	const json_t *list = fields_get(f, "attention");
+	if (!list) return STATUS_OK; /* its build has none */
+	if (!json_is_array(list)) return fields_refuse(f, "attention", expected, list, err);
+	for (size_t i = 0; i < json_array_size(list); i++) {
+		const json_t *item = json_array_get(list, i);
+		const char *name = json_string_value(item);
+		int id = 0;
+		while (id < ATTENTION_COUNT && (!name || strcmp(name, attention_name((enum attention_id)id)) != 0)) id++;
+		if (id == ATTENTION_COUNT) return fields_refuse(f, "attention", expected, item, err);
+		out->attention |= 1u << id;
+	}
+	return STATUS_OK;
+}
+
 static enum status parse_fields(struct target *out, const struct fields *f, struct error *err)
 {
 	bool skinny = false;
-	TRY(fields_only(f, "name, wave, max_threads, shared_bytes, shared_floor, compute_units, align_bytes, skinny, kernels", "of a target", err));
+	TRY(fields_only(f, "name, wave, max_threads, shared_bytes, shared_floor, compute_units, align_bytes, skinny, sm, kernels, attention", "of a target", err));
 	TRY(parse_name(out, f, err));
 	TRY(fields_need(f, "wave", "an integer from 1 to 128", err));
 	TRY(fields_int(f, "wave", 1, 128, &out->wave, err));
@@ -99,13 +120,15 @@ static enum status parse_fields(struct target *out, const struct fields *f, stru
 	TRY(fields_int(f, "align_bytes", 1, 4096, &out->align_bytes, err));
 	TRY(fields_bool(f, "skinny", &skinny, err));
 	if (fields_get(f, "skinny")) out->skinny = skinny ? KNOWN_YES : KNOWN_NO;
-	return parse_kernels(out, f, err);
+	TRY(fields_int(f, "sm", 0, 999, &out->sm, err));
+	TRY(parse_kernels(out, f, err));
+	return parse_attention(out, f, err);
 }
 
 static enum status from_object(struct target *out, const json_t *object, const char *file, struct error *err)
 {
 	struct fields f = {.object = object, .file = file, .section = ""};
-	struct target made = {.max_threads = TARGET_UNKNOWN, .shared_bytes = TARGET_UNKNOWN, .compute_units = TARGET_UNKNOWN, .skinny = KNOWN_NOT};
+	struct target made = {.max_threads = TARGET_UNKNOWN, .shared_bytes = TARGET_UNKNOWN, .compute_units = TARGET_UNKNOWN, .skinny = KNOWN_NOT, .sm = TARGET_UNKNOWN};
 	TRY(parse_fields(&made, &f, err));
 	*out = made;
 	return STATUS_OK;

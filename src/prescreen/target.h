@@ -30,6 +30,21 @@ enum kernel_id {
 	KERNEL_COUNT
 };
 
+/* X(enumerator, name): tandem's attention kernels, in the order of the dispatch (attention_rules.h). */
+#define ATTENTION_LIST(X)              \
+	X(DECODE_TENSOR, "decode_tensor")  \
+	X(DECODE, "decode")                \
+	X(PREFILL_WIDE, "prefill_wide")    \
+	X(PREFILL_TENSOR, "prefill_tensor") \
+	X(TILE, "tile")
+
+enum attention_id {
+#define X(code, name) ATTENTION_##code,
+	ATTENTION_LIST(X)
+#undef X
+	ATTENTION_COUNT
+};
+
 enum known { KNOWN_NO, KNOWN_YES, KNOWN_NOT }; /* KNOWN_NOT: not known */
 
 struct target {
@@ -42,6 +57,8 @@ struct target {
 	int align_bytes;      /* that the vector loads of its kernels need of a row of weights */
 	enum known skinny;    /* does the dispatcher of LLMM1 and wvSplitK try them on this device at all */
 	unsigned kernels;     /* bit 1 << enum kernel_id: what its build has */
+	unsigned attention;   /* bit 1 << enum attention_id: likewise */
+	int sm;               /* what its tensor cores can do, as the vendor numbers it ("sm_90": 90); 0: it has none of these; or TARGET_UNKNOWN */
 };
 
 const char *kernel_name(enum kernel_id id);

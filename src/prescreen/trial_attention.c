@@ -20,16 +20,17 @@ struct row_shape {
 	int seqs, each; /* rows of a sequence */
 	int context;    /* keys of a sequence */
 	int block_tokens;
+	bool ragged;    /* sequences of different lengths, up to `context` */
 };
 
 static void fill_rows(const struct row_shape *s, int blocks, int32_t *position, int32_t *slot, int32_t *start, int32_t *length, int32_t *table)
 {
 	for (int q = 0; q < s->seqs; q++) {
 		start[q] = q * s->each;
-		length[q] = s->context;
+		length[q] = s->ragged ? s->context - q % (s->context / 2) : s->context;
 		for (int b = 0; b < blocks; b++) table[q * blocks + b] = 1 + q * blocks + b; /* block 0 is the sink */
 		for (int i = 0; i < s->each; i++) {
-			int p = s->context - s->each + i;
+			int p = length[q] - s->each + i;
 			position[q * s->each + i] = p;
 			slot[q * s->each + i] = table[q * blocks + p / s->block_tokens] * s->block_tokens + p % s->block_tokens;
 		}
@@ -214,7 +215,8 @@ enum status trial_open_qkv(struct trial *t, struct error *err)
 	if (h.q < 1 || h.kv < 1 || (h.q + h.gates + 2 * h.kv) * h.dim != key->n)
 		return FAIL(err, BAD_INPUT, "attention_in of %d rows of weights: %d heads of %d wanted for queries, %d for gates, and as many for keys as for values", key->n, h.q, h.dim,
 		            h.gates);
-	const struct row_shape s = {.seqs = prefill ? 1 : key->m, .each = prefill ? key->m : 1, .context = prefill ? key->m : tokens / 2, .block_tokens = tokens};
+	const struct row_shape s = {.seqs = prefill ? 1 : key->m, .each = prefill ? key->m : 1, .context = prefill ? key->m : tokens / 2, .block_tokens = tokens,
+	                            .ragged = !prefill};
 	TRY(put_head_norms(t, h.dim, err));
 	TRY(open_cache(t, h.kv, h.dim, tokens, &s, err));
 	const struct trial_region region = {.bytes = (size_t)key->m * (size_t)key->n * dtype_bytes(t->activation), .dtype = t->activation, .rows = key->m,

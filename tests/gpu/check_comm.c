@@ -41,17 +41,24 @@ static enum status broadcast_one(struct world_rank *rank, uint64_t g)
 	const uint64_t bits = rng_u64(w->seed, 903, g);
 	const int root = (int)(bits % (uint64_t)w->P), offset = (int)(bits >> 8 & 7);
 	const size_t bytes = g % 3 ? bits >> 16 & 255 : 5000 + (bits >> 16 & 4095);
-	unsigned char sent[9200], got[9200], *to = rank->room + 64 + offset;
+	unsigned char *sent = NULL, *got = NULL, *to = rank->room + 64 + offset;
+	enum status st;
+	TRY_GOTO(world_take(rank, WORLD_BYTES, (void **)&sent), out);
+	TRY_GOTO(world_take(rank, WORLD_BYTES, (void **)&got), out);
 	for (size_t i = 0; i < bytes + 1; i++) sent[i] = (unsigned char)rng_u64(w->seed + g, (uint64_t)rank->index, i);
-	TRY(w->ops->copy(rank->stream, to, sent, bytes + 1, COPY_TO_DEVICE, &rank->err));
-	TRY(COMM(rank->comm, broadcast, rank->stream, to, bytes, root, &rank->err));
-	TRY(w->ops->copy(rank->stream, got, to, bytes + 1, COPY_TO_HOST, &rank->err));
-	TRY(comm_sync(rank->comm, rank->stream, &rank->err));
+	TRY_GOTO(w->ops->copy(rank->stream, to, sent, bytes + 1, COPY_TO_DEVICE, &rank->err), out);
+	TRY_GOTO(COMM(rank->comm, broadcast, rank->stream, to, bytes, root, &rank->err), out);
+	TRY_GOTO(w->ops->copy(rank->stream, got, to, bytes + 1, COPY_TO_HOST, &rank->err), out);
+	TRY_GOTO(comm_sync(rank->comm, rank->stream, &rank->err), out);
 	for (size_t i = 0; i < bytes; i++)
 		if (got[i] != (unsigned char)rng_u64(w->seed + g, (uint64_t)root, i))
 			world_complain(rank, "broadcast %" PRIu64 " of %zu bytes from rank %d: byte %zu", g, bytes, root, i);
 	if (got[bytes] != sent[bytes]) world_complain(rank, "broadcast %" PRIu64 ": wrote behind its %zu bytes", g, bytes);
-	return STATUS_OK;
+out:
+	if (st != STATUS_OK) (void)!w->ops->stream_sync(rank->stream, UINT64_MAX, NULL, &(struct error){0}); /* nothing reads or writes them any more */
+	world_give(rank, sent);
+	world_give(rank, got);
+	return st;
 }
 
 static void body_sequence(struct world_rank *rank)

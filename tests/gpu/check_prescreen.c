@@ -1,13 +1,16 @@
 /* The prescreen's trials on this device: for each op that asks for a linear, for attention, experts and the delta net, the default's output is within the bound of the
  * double-precision reference, all of it is written and nothing else; and what is not so is seen: an op that did not run, a value that is off, in the output or in
- * the cache. And the comparison of two matrices that this rests on. */
+ * the cache. The static rules of attention's kernels against these. And the comparison of two matrices that this rests on. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/clock.h"
+#include "device/gpu/attention.h"
 #include "gpu/harness.h"
+#include "prescreen/attention_rules.h"
+#include "prescreen/candidate.h"
 #include "prescreen/trial.h"
 
 static const struct model_config model = {.model_type = "llama", .hidden_size = 128, .intermediate_size = 192, .layers = 2, .q_heads = 8, .kv_heads = 4, .head_dim = 16,
@@ -126,6 +129,48 @@ static void check_attention_in(struct gpu_check *c, struct bench *bench, struct 
 	config->qk_norm = config->attn_output_gate = false, config->rotary_dim = 16;
 }
 
+/* Every way to compute the experts that is listed: taken, right, or refused by name. */
+static void check_moe_ways(struct gpu_check *c, struct bench *bench, const struct result_problem *p)
+{
+	struct variant list[16], ran;
+	struct trial trial = {0};
+	struct trial_experts experts = {0};
+	int taken = 0;
+	gpu_case(c, p->moe.dtype, FILL_RANDOM, "ways of %d rows of experts, %s", p->moe.m, linear_use_name(p->moe.use));
+	gpu_ok(c, trial_experts_open(&experts, bench, &p->moe, &c->err));
+	gpu_ok(c, trial_open(&trial, bench, NULL, &experts, p, &c->err));
+	const int count = c->case_failed ? 0 : c->ops->moe_variants(c->stream, &p->moe, list, 16);
+	for (int i = 0; i < count; i++) {
+		const struct moe_preference preference = {.key = p->moe, .m_low = p->moe.m, .m_high = p->moe.m, .variant = list[i]};
+		struct result_check check = {0};
+		gpu_ok(c, c->ops->moe_prefer(c->stream, &preference, 1, &c->err));
+		gpu_ok(c, trial_poison(&trial, &c->err));
+		const enum status st = trial_issue(&trial, 0, &c->err);
+		if (st == STATUS_UNSUPPORTED && i && strstr(c->err.text, list[i].kernel)) {
+			c->err = (struct error){0};
+			continue;
+		}
+		gpu_ok(c, st);
+		gpu_ok(c, trial_check(&trial, &check, &c->err));
+		c->ops->moe_ran(c->stream, &ran);
+		c->compared += (long)check.referenced;
+		taken++;
+		if (i && !variant_equal(&ran, &list[i])) gpu_fail(c, "%s '%s' was taken where %s '%s' is preferred", ran.kernel, ran.mode, list[i].kernel, list[i].mode);
+		if (!(check.error.l2 <= check.bound.l2 && check.error.max <= check.bound.max) || check.unwritten || check.outside)
+			gpu_fail(c, "%s '%s': L2 %g of %g, max %g of %g, %lld unwritten, %lld outside", list[i].kernel, list[i].mode, check.error.l2, check.bound.l2, check.error.max,
+			         check.bound.max, (long long)check.unwritten, (long long)check.outside);
+	}
+	if (taken < 3) gpu_fail(c, "%d of %d ways were taken", taken, count);
+	struct moe_preference none = {.key = p->moe, .m_low = 1, .m_high = 1, .variant = {.kernel = "moe_tile", .mode = "17 rows"}};
+	gpu_refused(c, STATUS_BAD_INPUT, c->ops->moe_prefer(c->stream, &none, 1, &c->err));
+	none.m_high = 0;
+	gpu_refused(c, STATUS_BAD_INPUT, c->ops->moe_prefer(c->stream, &none, 1, &c->err));
+	gpu_ok(c, c->ops->moe_prefer(c->stream, NULL, 0, &c->err));
+	trial_close(&trial);
+	trial_experts_close(&experts);
+	gpu_case_end(c);
+}
+
 static void check_blocks(struct gpu_check *c, struct bench *bench, struct result_place *place)
 {
 	static const int rows[] = {1, 3, 40};
@@ -135,10 +180,70 @@ static void check_blocks(struct gpu_check *c, struct bench *bench, struct result
 		for (int u = 0; u < 2; u++) {
 			const struct result_problem moe = {.op = PROBLEM_MOE, .phase = "decode", .moe = {uses[u], dtype, 128, 8, 3, 32, i == 1 ? 0 : 64, rows[i]}, .place = place, .places = 1};
 			check_problem(c, bench, &moe);
+			check_moe_ways(c, bench, &moe);
 		}
 		const struct result_problem gdn = {.op = PROBLEM_GDN, .phase = "decode", .gdn = {dtype, 2, 4, 32, 16, 4, rows[i], rows[i] > 32}, .place = place, .places = 1};
 		check_problem(c, bench, &gdn);
 	}
+}
+
+/* What the static rules say of attention's kernels is what the kernels take, for all types and heads. */
+static void check_attention_rules(struct gpu_check *c, enum dtype dtype, const struct target *target)
+{
+	gpu_case(c, dtype, FILL_RANDOM, "static rules of attention");
+	for (int prefill = 0; prefill < 2; prefill++)
+		for (const struct attention_kernel *const *k = attention_kernels(prefill); *k; k++)
+			for (int dim = 8; dim <= 272; dim += 8) {
+				const struct attention_shape shape = {.q_heads = 12, .kv_heads = 4, .head_dim = dim, .block_tokens = 64, .prefill = prefill, .dtype = dtype};
+				const struct attention_params p = {.q_heads = 12, .kv_heads = 4, .group = 3, .head_dim = dim, .rows = 1, .seqs = 1, .block_tokens = 64, .blocks = 1};
+				int id = 0;
+				struct verdict v;
+				while (id < ATTENTION_COUNT && strcmp(attention_name((enum attention_id)id), (*k)->name) != 0) id++;
+				if (id == ATTENTION_COUNT) {
+					gpu_fail(c, "no rules for %s", (*k)->name);
+					continue;
+				}
+				attention_judge(&v, target, (enum attention_id)id, &shape);
+				const bool taken = dim % 16 == 0 && (*k)->can(&p, dtype); /* the op itself wants multiples of 16 */
+				c->compared++;
+				if ((v.kind == VERDICT_LEGAL) != taken) gpu_fail(c, "%s, head_dim %d: %s, %s: %s; the kernel says %s", (*k)->name, dim, verdict_name(v.kind), v.rule, v.detail, taken ? "yes" : "no");
+			}
+	gpu_case_end(c);
+}
+
+/* And the shared memory of each launch is what they counted: all of it for kernels of prefill, which have little besides; no more for those of decode. */
+static void check_attention_launches(struct gpu_check *c, struct bench *bench, const struct target *target, const struct result_problem *p)
+{
+	const struct attention_key key = problem_attention_key(&p->attention);
+	const struct attention_shape shape = {.q_heads = key.q_heads, .kv_heads = key.kv_heads, .head_dim = key.head_dim, .block_tokens = 64, .prefill = key.prefill, .dtype = key.dtype};
+	struct variant list[16];
+	struct trial trial = {0};
+	gpu_case(c, key.dtype, FILL_RANDOM, "launches of attention, head_dim %d, %s", key.head_dim, p->phase);
+	gpu_ok(c, trial_open_unchecked(&trial, bench, NULL, NULL, p, &c->err));
+	const int count = c->case_failed ? 0 : c->ops->attention_variants(c->stream, &key, list, 16);
+	for (int i = 1; i < count; i++) {
+		const struct attention_preference preference = {.key = key, .m_low = key.m, .m_high = key.m, .variant = list[i]};
+		struct kernel_launch launch = {0};
+		struct graph *graph = NULL;
+		struct verdict v;
+		long long bytes = 0;
+		int launches = 0, id = 0;
+		while (id < ATTENTION_COUNT - 1 && strcmp(attention_name((enum attention_id)id), list[i].kernel) != 0) id++;
+		gpu_ok(c, c->ops->attention_prefer(c->stream, &preference, 1, &c->err));
+		gpu_ok(c, c->ops->graph_begin(c->stream, &c->err));
+		gpu_ok(c, device_graph_end(c->stream, trial_issue(&trial, 0, &c->err), &graph, &c->err));
+		if (graph) gpu_ok(c, c->ops->graph_kernels(graph, &launch, 1, &launches, &c->err));
+		if (graph) c->ops->graph_destroy(graph);
+		attention_judge(&v, target, (enum attention_id)id, &shape);
+		const char *at = strstr(v.detail, "threads, ");
+		if (v.kind != VERDICT_LEGAL || launches != 1 || !at || sscanf(at, "threads, %lld", &bytes) != 1) gpu_fail(c, "%s: %s, %s, %d launches", list[i].kernel, verdict_name(v.kind), v.detail, launches);
+		else if (launch.shared_bytes > bytes || (key.prefill && launch.shared_bytes + 128 < bytes))
+			gpu_fail(c, "%s: %u bytes of shared memory, the rules say %lld", list[i].kernel, launch.shared_bytes, bytes);
+		c->compared++;
+	}
+	gpu_ok(c, c->ops->attention_prefer(c->stream, NULL, 0, &c->err));
+	trial_close(&trial);
+	gpu_case_end(c);
 }
 
 void gpu_check_prescreen(struct gpu_check *c)
@@ -147,7 +252,12 @@ void gpu_check_prescreen(struct gpu_check *c)
 		{LINEAR_USE_PLAIN, 129, 128, 1}, {LINEAR_USE_PLAIN, 96, 128, 40}, {LINEAR_USE_PARTIAL, 128, 96, 3}, {LINEAR_USE_ACCUMULATE, 128, 192, 2},
 		{LINEAR_USE_MLP_IN, 384, 128, 1}, {LINEAR_USE_MLP_IN, 384, 128, 6}, {LINEAR_USE_MLP_IN, 384, 128, 36},
 	};
+	static const int dims[] = {16, 64, 80, 128, 160, 256};
 	struct result_place place = {.world_size = 1, .family = "mlp down", .count = 2};
+	struct device_limits limits;
+	struct target target;
+	c->ops->limits(c->device, &limits);
+	candidate_target(&target, c->device, &limits);
 	for (enum dtype dtype = DTYPE_F32; dtype < DTYPE_PLAIN_COUNT; dtype++) {
 		struct model_config config = model;
 		struct bench bench = {.ops = c->ops, .device = c->device, .stream = c->stream, .config = &config, .timeout_ms = 60000};
@@ -163,5 +273,11 @@ void gpu_check_prescreen(struct gpu_check *c)
 		struct result_problem prefill = {.op = PROBLEM_ATTENTION, .phase = "prefill", .attention = {dtype, 8, 4, 16, 40, 40, 64, true}, .place = &place, .places = 1};
 		check_problem(c, &bench, &decode);
 		check_problem(c, &bench, &prefill);
+		check_attention_rules(c, dtype, &target);
+		for (size_t i = 0; i < sizeof dims / sizeof *dims; i++) {
+			decode.attention.head_dim = prefill.attention.head_dim = dims[i];
+			check_attention_launches(c, &bench, &target, &decode);
+			check_attention_launches(c, &bench, &target, &prefill);
+		}
 	}
 }

@@ -232,7 +232,7 @@ static size_t partial_bytes(const struct tensor *partial)
 	return (size_t)partial->slots * (size_t)partial->slot_stride * dtype_bytes(partial->dtype);
 }
 
-static enum status take_pinned(struct world_rank *rank, size_t bytes, void **out)
+enum status world_take(struct world_rank *rank, size_t bytes, void **out)
 {
 	struct world_pinned *pinned = NULL;
 	size_t room = 4096; /* powers of two, so that few sizes come up */
@@ -258,11 +258,11 @@ enum status world_prepare(struct world_rank *rank, const struct world_sum *sum, 
 	const int cols = rank->options.cols, width = cols + sum->pad;
 	const size_t element = dtype_bytes(partial->dtype), bytes = partial_bytes(partial);
 	host->rank = rank;
-	TRY(take_pinned(rank, bytes, (void **)&host->partial));
-	TRY(take_pinned(rank, x_bytes(rank, sum), (void **)&host->x));
-	TRY(take_pinned(rank, x_bytes(rank, sum), (void **)&host->result));
-	TRY(take_pinned(rank, (size_t)sum->rows * (size_t)cols * 4, (void **)&host->h));
-	TRY(take_pinned(rank, (size_t)cols * 2 * sizeof(float), (void **)&host->bias));
+	TRY(world_take(rank, bytes, (void **)&host->partial));
+	TRY(world_take(rank, x_bytes(rank, sum), (void **)&host->x));
+	TRY(world_take(rank, x_bytes(rank, sum), (void **)&host->result));
+	TRY(world_take(rank, (size_t)sum->rows * (size_t)cols * 4, (void **)&host->h));
+	TRY(world_take(rank, (size_t)cols * 2 * sizeof(float), (void **)&host->bias));
 	host->weight = host->bias + cols;
 	memset(host->partial, 0xff, bytes); /* NaN between the rows */
 	for (int s = 0; s < partial->slots; s++)
@@ -345,13 +345,17 @@ void world_compare(struct world_rank *rank, const struct world_sum *sum, const s
 	}
 }
 
+void world_give(struct world_rank *rank, const void *taken)
+{
+	for (int k = 0; k < WORLD_PINNED; k++)
+		if (rank->pinned[k].data == taken) rank->pinned[k].taken = false;
+}
+
 void world_buffers_free(struct world_buffers *host)
 {
 	if (!host->rank) return;
 	const void *const mine[] = {host->partial, host->x, host->result, host->h, host->bias};
-	for (size_t i = 0; i < sizeof mine / sizeof *mine; i++)
-		for (int k = 0; k < WORLD_PINNED; k++)
-			if (host->rank->pinned[k].data == mine[i]) host->rank->pinned[k].taken = false;
+	for (size_t i = 0; i < sizeof mine / sizeof *mine; i++) world_give(host->rank, mine[i]);
 	*host = (struct world_buffers){0};
 }
 
@@ -360,6 +364,9 @@ static void body_reserve(struct world_rank *rank)
 	struct world_buffers host[WORLD_SUMS] = {0};
 	const struct world_sum largest = {.rows = rank->options.max_rows, .pad = WORLD_PAD};
 	for (int i = 0; i < WORLD_SUMS && rank->st == STATUS_OK; i++) rank->st = world_prepare(rank, &largest, &host[i]);
+	void *bytes[2] = {NULL};
+	for (int i = 0; i < 2 && rank->st == STATUS_OK; i++) rank->st = world_take(rank, WORLD_BYTES, &bytes[i]);
+	for (int i = 0; i < 2; i++) world_give(rank, bytes[i]);
 	for (int i = 0; i < WORLD_SUMS; i++) world_buffers_free(&host[i]);
 }
 

@@ -22,7 +22,8 @@ struct world_rank {
 	struct comm_options options;
 	float *x;              /* device: [x_room] */
 	unsigned char *room;   /* device memory for whatever */
-	/* Host memory of world_buffers, kept until world_close: freeing pinned memory may wait for the device, where a peer's kernel waits for this rank. */
+	/* Pinned host memory, kept until world_close: freeing it may wait for the device, where a peer's kernel waits for this rank. And memory that is not
+	 * pinned is copied by a driver that holds a lock of the device meanwhile, which a peer on the same device wants. */
 	struct world_pinned {
 		void *data;
 		size_t bytes;
@@ -79,7 +80,12 @@ enum status world_all_reduce(struct world_rank *rank, const struct world_sum *su
 /* When the stream is done: compares all of x, what lies between its rows too, bit by bit, and h within a bound. */
 void world_compare(struct world_rank *rank, const struct world_sum *sum, const struct world_buffers *host);
 void world_buffers_free(struct world_buffers *host);
-/* Takes the host memory of the largest sums of a group of these options beforehand: allocating pinned memory may wait for a device, too. */
+/* Pinned memory, for copies, and back. */
+enum status world_take(struct world_rank *rank, size_t bytes, void **out);
+void world_give(struct world_rank *rank, const void *taken); /* NULL: nothing */
+#define WORLD_BYTES 9216
+/* Has pinned memory made for WORLD_SUMS of the largest sums of a group of these options, and for two times WORLD_BYTES: making it may wait for the
+ * device, too. */
 #define WORLD_SUMS 4 /* at a time, at most */
 #define WORLD_PAD 6  /* at most */
 void world_reserve(struct world *w, const struct comm_options *options);

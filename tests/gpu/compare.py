@@ -3,14 +3,14 @@ import os
 import sys
 import tempfile
 
-from gpu_common import (DEVICE, EMULATED, GPUS, attempt, check, degrees, finish, plan_model, skip, small_model, tandem, tandem_json)
+from gpu_common import (DEVICE, EMULATED, all_degrees, attempt, check, degrees, finish, plan_model, ranks, small_model, tandem, tandem_json)
 
 MODELS = {"llama": {}, "qwen3": {"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3"}}
 
 
 def verify_one(name, folder, world):
     """Greedy tokens equal but for near ties, and logits within the rounding of the model's type."""
-    result = tandem_json("verify", folder, "--random-weights", 7, "--device", DEVICE, "--tp", world, "-n", 8 if EMULATED else 48)
+    result = tandem_json("verify", folder, "--random-weights", 7, "--device", DEVICE, *ranks(world), "-n", 8 if EMULATED else 48)
     difference = result["first_difference"]
     tokens = result["tokens_agree"] or difference["near_tie"]
     check(tokens, "%s TP%d against TP1: tokens %s" % (name, world, "agree" if result["tokens_agree"] else "differ: %s" % difference))
@@ -20,30 +20,26 @@ def verify_one(name, folder, world):
 
 
 def verify(folder):
-    if GPUS < 2:
-        return skip("verify: needs two GPUs")
     for name, changes in MODELS.items():
         model = small_model(os.path.join(folder, name), **changes)
-        for world in degrees()[1:]:
+        for world in all_degrees()[1:]:
             attempt("verify %s" % name, verify_one, name, model, world)
 
 
 def invariant_one(name, folder):
     tokens = ",".join(str(1 + i * 37 % 400) for i in range(40))
     hashes = {}
-    for world in degrees():
-        hashes[world] = tandem("logits", folder, "--random-weights", 7, "--device", DEVICE, "--tp", world, "--tp-invariant", "--tokens", tokens).strip()
+    for world in all_degrees():
+        hashes[world] = tandem("logits", folder, "--random-weights", 7, "--device", DEVICE, *ranks(world), "--tp-invariant", "--tokens", tokens).strip()
     again = tandem("logits", folder, "--random-weights", 7, "--device", DEVICE, "--tp", 1, "--tp-invariant", "--tokens", tokens, "--prefill-chunk", 16).strip()
     check(len(hashes[1]) == 64 and again == hashes[1], "%s --tp-invariant: prefill in chunks of 16 gives the same bits (%s)" % (name, hashes[1][:16]))
-    for world in degrees()[1:]:
+    for world in all_degrees()[1:]:
         check(hashes[world] == hashes[1], "%s --tp-invariant: TP%d %s, TP1 %s" % (name, world, hashes[world][:16], hashes[1][:16]))
 
 
 def invariant(folder):
     for name, changes in MODELS.items():
         attempt("invariant %s" % name, invariant_one, name, small_model(os.path.join(folder, name), **changes))
-    if GPUS < 2:
-        skip("invariant: TP1 against TP2 needs two GPUs")
 
 
 def plan_one(folder, world, name):

@@ -45,6 +45,16 @@ def degrees():
     return [p for p in (1, 2, 4, 8) if p <= GPUS]
 
 
+def all_degrees():
+    """World sizes of what is checked and not timed: where there are too few GPUs, several ranks share one."""
+    return degrees() if EMULATED else [1, 2, 4, 8]
+
+
+def ranks(world):
+    """Options for a world size: which GPU each rank is on, where two must share one."""
+    return ["--tp", world] + (["--devices", ",".join(str(r % GPUS) for r in range(world))] if world > GPUS and not EMULATED else [])
+
+
 class Failed(Exception):
     pass
 

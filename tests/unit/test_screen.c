@@ -368,6 +368,54 @@ static void test_problems(void **state)
 	results_fini(&r);
 }
 
+static int count_op(const struct results *r, enum problem_op op)
+{
+	int count = 0;
+	for (int i = 0; i < r->problems; i++) count += r->problem[i].op == op;
+	return count;
+}
+
+/* Delta nets and experts, at every degree; and which op asks for what, where a back end has fused ones: as engine/forward.c has it. */
+static void test_blocks(void **state)
+{
+	(void)state;
+	static const int32_t degrees[] = {1, 2, 4, 8}, rows[] = {2, 1024};
+	struct error err = {0};
+	struct results r = {0};
+	struct device_ops fused = *device_find("cpu");
+	const struct problem_choice c = {.degrees = degrees, .degree_count = 4, .decode = true, .prefill = true, .rows = rows, .row_count = 2, .contexts = degrees, .context_count = 1};
+	fused.accumulates = true;
+	load(QWEN);
+	assert_int_equal(problems_make(&r, &config, &fused, &c, &err), STATUS_OK);
+	assert_int_equal(count_op(&r, PROBLEM_GDN), 8);
+	assert_int_equal(count_op(&r, PROBLEM_MOE), 0);
+	struct result_problem like = {.op = PROBLEM_GDN, .phase = "prefill", .gdn = {DTYPE_F32, 4, 12, 128, 128, 4, 1024, true}};
+	const struct result_problem *p = results_find(&r, &like);
+	assert_non_null(p);
+	assert_int_equal(p->place[0].world_size, 4);
+	assert_int_equal(p->place[0].count, 48);
+	assert_string_equal(p->place[0].family, "gdn state");
+	results_fini(&r);
+	/* An output gate's rows belong to attention_in; without that op it is a linear. */
+	assert_true(config.attn_output_gate);
+	fused.ops.attention_in = (enum status (*)(struct stream *, const struct attention_in_args *, struct error *))fused.ops.rope; /* any that is there: it is not called */
+	assert_int_equal(problems_make(&r, &config, &fused, &c, &err), STATUS_OK);
+	assert_int_equal(find(&r, 7168, 5120, 2)->linear.use, LINEAR_USE_ATTENTION_IN);
+	assert_int_equal(find(&r, 8192, 5120, 2)->linear.use, LINEAR_USE_PLAIN);
+	results_fini(&r);
+	load("tests/data/plan/qwen3-30b-a3b");
+	assert_int_equal(problems_make(&r, &config, &fused, &c, &err), STATUS_OK);
+	assert_int_equal(count_op(&r, PROBLEM_MOE), 8);
+	like = (struct result_problem){.op = PROBLEM_MOE, .phase = "decode", .moe = {LINEAR_USE_PARTIAL, DTYPE_BF16, 2048, 128, 8, 384, 0, 2}};
+	p = results_find(&r, &like);
+	assert_non_null(p);
+	assert_int_equal(p->place[0].world_size, 2);
+	assert_int_equal(p->place[0].count, 48);
+	like.moe.use = LINEAR_USE_ACCUMULATE, like.moe.inner = 768;
+	assert_non_null(results_find(&r, &like)); /* one rank adds */
+	results_fini(&r);
+}
+
 /* ---- the file */
 
 static void test_file(void **state)
@@ -413,7 +461,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_planted), cmocka_unit_test(test_planted_eager), cmocka_unit_test(test_without_launch_list), cmocka_unit_test(test_static_first),
 		cmocka_unit_test(test_device_dies), cmocka_unit_test(test_resume), cmocka_unit_test(test_budget), cmocka_unit_test(test_pairs),
-		cmocka_unit_test(test_problems), cmocka_unit_test(test_file),
+		cmocka_unit_test(test_problems), cmocka_unit_test(test_blocks), cmocka_unit_test(test_file),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -12,6 +12,7 @@
 #include "base/mem.h"
 #include "device/gpu/attention.h"
 #include "device/gpu/compare.h"
+#include "device/gpu/moe_ways.h"
 #include "device/gpu/peak.h"
 
 /* 0 devices and a reason, where the runtime says that there are none. */
@@ -214,6 +215,9 @@ const struct device_ops GPU_PASTE(GPU_NAME) = {
 	.attention_variants = gpu_attention_variants,
 	.attention_prefer = gpu_attention_prefer,
 	.attention_ran = gpu_attention_ran,
+	.moe_variants = gpu_moe_variants,
+	.moe_prefer = gpu_moe_prefer,
+	.moe_ran = gpu_moe_ran,
 	.graph_kernels = gpu_graph_object_kernels,
 	.versions = gpu_versions,
 	.read_memory = gpu_peak_read,

@@ -3,9 +3,10 @@
  * S of a value head is transposed in the cache, [v_dim][k_dim]: four neighbouring lanes share a column of S, and what they hold of it stays in registers from
  * row to row of a sequence. A block goes through the rows of its sequence in tiles: convolution of the tile's q, k and v into shared memory, norms and rates,
  * then row by row without a barrier. Steps of one row a sequence: a block has a whole head and makes its norm too (most shapes have gdn_decode.cu for that). Else a head's
- * columns are spread over blocks, each of which convolves q and k for itself, and the norm is a kernel behind it.
+ * columns are spread over blocks, each of which convolves q and k for itself, and the norm is a kernel behind it. Long sequences may go in chunks (gdn_chunk.h).
  */
 #include "device/gpu/gdn.h"
+#include "device/gpu/gdn_chunk.h"
 #include "device/gpu/rows.h"
 
 #define GDN_PARTS 4    /* lanes that share a column */
@@ -175,6 +176,10 @@ template <typename T, int PACKS, bool WHOLE> GPU_KERNEL(PACKS > 2 ? GDN_PARTS *G
 	const char *old = p.state + (read < 0 ? 0 : read) * p.slot_bytes;
 	const gdn_rows<T> s = {(const T *)p.qkvz + first * p.stride, read < 0 ? NULL : (const T *)(old + p.inputs_at), p.row_start[seq + 1] - first,
 	                       2 * keys + p.v_heads * p.v_dim};
+	if (s.rows > p.longest) {
+		gpu_wait_previous();
+		return;
+	}
 	float state[PACKS][GDN_PACK] = {};
 	/* What an earlier step left is as old as weights. */
 	if (read >= 0 && column < columns) gdn_move<PACKS, false>(state, (float *)old + at, part, p.k_dim);
@@ -241,17 +246,21 @@ template <typename T> GPU_KERNEL(GDN_NORM_WAVES * GPU_WARP) gdn_norm_kernel(gdn_
 	gdn_norm_row<T>(mine, mine + GDN_MAX_V, out, p); /* each lane reads what it wrote */
 }
 
-/* Sequences from p.first_seq on, any number of rows each. */
-template <typename T, int PACKS> static gpu_error gdn_rest(const struct gpu_context *context, gdn_params p, const struct step_rows *rows)
+/* Sequences from p.first_seq on, any number of rows each; chunks: long ones in chunks. */
+template <typename T, int PACKS> static gpu_error gdn_rest(const struct gpu_context *context, gdn_params p, const struct gdn_args *a, bool chunks)
 {
+	const struct step_rows *rows = a->rows;
 	const bool whole = rows->max_seq_rows <= 1 && p.v_dim <= GDN_WHOLE_V;
 	p.columns = whole || p.v_dim < GDN_COLUMNS ? p.v_dim : GDN_COLUMNS;
 	p.tile = whole ? 1 : GDN_TILE;
+	p.longest = chunks ? GDN_CHUNK - 1 : rows->max_seq_rows;
 	const dim3 grid(gpu_blocks(p.v_dim, p.columns), (unsigned)p.v_heads, (unsigned)(rows->seqs - p.first_seq));
 	const dim3 block((unsigned)gpu_round_up(GDN_PARTS * p.columns, GPU_WARP));
 	const size_t shared = gdn_shared_bytes(&p, PACKS * GDN_PACK * GDN_PARTS, whole);
 	if (whole) return GPU_LAUNCH((gdn_kernel<T, PACKS, true>), grid, block, shared, context->stream, p);
-	gpu_error code = GPU_LAUNCH((gdn_kernel<T, PACKS, false>), grid, block, shared, context->stream, p);
+	gpu_error code = chunks ? gdn_launch_chunks(context, a) : GPU_OK;
+	const bool all_long = (int64_t)(rows->seqs - p.first_seq) * rows->max_seq_rows == rows->rows - p.first_seq;
+	if (code == GPU_OK && !(chunks && all_long)) code = GPU_LAUNCH((gdn_kernel<T, PACKS, false>), grid, block, shared, context->stream, p);
 	const int64_t items = (int64_t)(rows->rows - p.first_seq) * p.v_heads; /* a row each of the sequences before */
 	const int z_at = 2 * p.k_heads * p.k_dim + p.v_heads * p.v_dim;
 	if (code != GPU_OK) return code;
@@ -259,27 +268,28 @@ template <typename T, int PACKS> static gpu_error gdn_rest(const struct gpu_cont
 }
 
 /* Sequences of one row, as far as they come first, and the rest. */
-template <typename T, int PACKS> static gpu_error gdn_run(const struct gpu_context *context, gdn_params p, const struct gdn_args *a)
+template <typename T, int PACKS> static gpu_error gdn_run(const struct gpu_context *context, gdn_params p, const struct gdn_args *a, bool chunks)
 {
 	const struct step_rows *rows = a->rows;
 	const int singles = rows->max_seq_rows <= 1 ? rows->seqs : rows->single_seqs;
-	if (singles == 0 || !gdn_decode_can(context, &p)) return gdn_rest<T, PACKS>(context, p, rows);
+	if (singles == 0 || !gdn_decode_can(context, &p)) return gdn_rest<T, PACKS>(context, p, a, chunks);
 	gpu_error code = gdn_decode_launch(context, &p, a->qkvz.dtype, singles);
 	p.first_seq = singles;
-	return code != GPU_OK || singles == rows->seqs ? code : gdn_rest<T, PACKS>(context, p, rows);
+	return code != GPU_OK || singles == rows->seqs ? code : gdn_rest<T, PACKS>(context, p, a, chunks);
 }
 
-template <typename T> static enum status gdn_launch(struct stream *stream, const struct gdn_args *a, struct error *err)
+template <typename T> static enum status gdn_launch(struct stream *stream, const struct gdn_args *a, bool chunks, struct error *err)
 {
 	const struct gdn_layout *l = &a->cache->layout;
 	const gdn_params p = {a->qkvz.data, a->ba.data, a->qkvz.row_stride, a->ba.row_stride, a->out.row_stride, a->conv, a->a_log, a->dt_bias, a->norm, a->eps,
 	                      (char *)gdn_state(a->cache, a->layer, 0), (int64_t)gdn_slot_bytes(l), (int64_t)gdn_s_bytes(l), a->rows->row_start,
-	                      a->rows->state_read, a->rows->state_write, a->out.data, l->k_heads, l->v_heads, l->k_dim, l->v_dim, l->conv_kernel, 0, 0, 0};
+	                      a->rows->state_read, a->rows->state_write, a->out.data, l->k_heads, l->v_heads, l->k_dim, l->v_dim, l->conv_kernel, 0, 0, 0, 0};
 	const struct gpu_context *context = gpu_context(stream);
-	return gpu_check(l->k_dim <= 32 ? gdn_run<T, 2>(context, p, a) : gdn_run<T, GDN_MAX_K / (GDN_PACK * GDN_PARTS)>(context, p, a), "gdn", err);
+	chunks = chunks && gdn_launch_chunks && gdn_wants_chunks(a, context->workspace_bytes);
+	return gpu_check(l->k_dim <= 32 ? gdn_run<T, 2>(context, p, a, chunks) : gdn_run<T, GDN_MAX_K / (GDN_PACK * GDN_PARTS)>(context, p, a, chunks), "gdn", err);
 }
 
-enum status gpu_gdn(struct stream *stream, const struct gdn_args *args, struct error *err)
+enum status gpu_gdn_by(struct stream *stream, const struct gdn_args *args, bool chunks, struct error *err)
 {
 	const struct gdn_layout *l = &args->cache->layout;
 	const int rows = args->rows->rows, channels = gdn_channels(l), values = l->v_heads * l->v_dim;
@@ -296,7 +306,12 @@ enum status gpu_gdn(struct stream *stream, const struct gdn_args *args, struct e
 		return FAIL(err, BAD_INPUT, "gdn: qkvz %s, ba %s, state %s, out %s; equal types are wanted", dtype_name(args->qkvz.dtype), dtype_name(args->ba.dtype),
 		            dtype_name(l->dtype), dtype_name(args->out.dtype));
 	if (rows == 0) return STATUS_OK;
-	GPU_BY_DTYPE(args->qkvz.dtype, T, "gdn qkvz", err, return gdn_launch<T>(stream, args, err))
+	GPU_BY_DTYPE(args->qkvz.dtype, T, "gdn qkvz", err, return gdn_launch<T>(stream, args, chunks, err))
+}
+
+enum status gpu_gdn(struct stream *stream, const struct gdn_args *args, struct error *err)
+{
+	return gpu_gdn_by(stream, args, true, err);
 }
 
 #define GATE_THREADS 256

@@ -17,6 +17,7 @@ struct gdn_params {
 	int k_heads, v_heads, k_dim, v_dim, taps;
 	int columns, tile; /* of a block */
 	int first_seq;     /* of the launch; those before it are another kernel's */
+	int longest;       /* sequences with more rows are not for gdn.cu's kernels */
 };
 
 #ifdef __cplusplus

@@ -10,6 +10,7 @@
 #include "device/gpu/linear.h"
 #include "device/gpu/moe.h"
 #include "device/gpu/moe_grouped.h"
+#include "device/gpu/ways.h"
 
 /* ---- memory */
 
@@ -118,6 +119,7 @@ static void fill(struct moe_problem *p, const struct moe_args *a, float *logits)
 	p->norm_topk = a->norm_topk;
 	p->x = a->in.h.data, p->x_stride = a->in.h.row_stride;
 	if (!a->in.done) p->norm_x = a->in.x.data, p->norm_stride = a->in.x.row_stride, p->norm_weight = a->in.weight, p->eps = a->in.eps;
+	p->ahead = a->ahead, p->ahead_bytes = a->ahead_bytes;
 	p->logits = logits, p->router = w->router.data;
 	p->gate_up = w->gate_up.data, p->down = w->down.data, p->shared_gate_up = w->shared_gate_up.data, p->shared_down = w->shared_down.data;
 	p->gate_up_step = (int64_t)(w->gate_up_bytes / unit), p->down_step = (int64_t)(w->down_bytes / unit);
@@ -151,11 +153,92 @@ static bool spans_are_pieces(const struct moe_args *a, struct moe_problem p)
 	return true;
 }
 
-static enum status run_few(const struct gpu_context *context, const struct moe_args *a, struct moe_problem *p, struct error *err)
+/* ---- ways (moe_ways.h) */
+
+/* y in one piece: all inner columns in one span. */
+static bool is_whole(const struct moe_args *a, struct moe_problem p)
 {
-	if (spans_of(a) == 1) {
-		const struct moe_span all = span_of(a, p, 0);
-		if (all.k == p->inner && all.shared_k == p->shared_inner && moe_flow_can(context, p)) return moe_flow_launch(context, p, err);
+	if (spans_of(a) != 1) return false;
+	const struct moe_span all = span_of(a, &p, 0);
+	return all.k == p.inner && all.shared_k == p.shared_inner;
+}
+
+static bool can(const struct gpu_context *context, const struct moe_args *a, const struct moe_problem *p, enum moe_way_kernel kernel)
+{
+	switch (kernel) {
+	case MOE_WAY_FLOW: return moe_decode_can(context, p) && spans_are_pieces(a, *p) && is_whole(a, *p) && moe_flow_can(context, p);
+	case MOE_WAY_DECODE: return moe_decode_can(context, p) && spans_are_pieces(a, *p);
+	case MOE_WAY_GROUPED: return moe_grouped_can(context, p) && spans_are_pieces(a, *p);
+	case MOE_WAY_TILE: return true;
+	case MOE_WAY_DEFAULT:
+	case MOE_WAY_COUNT: break;
+	}
+	return false;
+}
+
+/* Tiles of about as many rows as an expert has. */
+static int tile_rows_for(const struct moe_problem *p, bool grouped)
+{
+	const int mean = p->rows * p->top_k / p->experts;
+	if (!grouped) return mean <= 16 ? 16 : 64;
+	return mean <= 12 ? 16 : mean <= 24 ? 32 : mean <= 64 ? 64 : 128;
+}
+
+/* The first that can. */
+static struct moe_way default_way(const struct gpu_context *context, const struct moe_args *a, const struct moe_problem *p)
+{
+	for (int kernel = MOE_WAY_FLOW; kernel < MOE_WAY_TILE && !context->invariant; kernel++)
+		if (can(context, a, p, (enum moe_way_kernel)kernel))
+			return (struct moe_way){(enum moe_way_kernel)kernel, kernel == MOE_WAY_GROUPED ? tile_rows_for(p, true) : 0};
+	return (struct moe_way){MOE_WAY_TILE, tile_rows_for(p, false)};
+}
+
+static enum status choose(const struct gpu_context *context, const struct moe_args *a, const struct moe_problem *p, struct moe_way *out, struct error *err)
+{
+	const struct moe_key key = {.use = a->accumulate ? LINEAR_USE_ACCUMULATE : a->split ? LINEAR_USE_PARTIAL : LINEAR_USE_PLAIN, .dtype = p->type, .hidden = p->hidden,
+	                            .experts = p->experts, .top_k = p->top_k, .inner = p->inner, .shared_inner = p->shared_inner, .m = p->rows};
+	const struct moe_preferred *preferred = moe_preferred(context, &key);
+	*out = preferred ? preferred->way : default_way(context, a, p);
+	context->dispatch->moe_ran = *out;
+	if (!preferred || can(context, a, p, out->kernel)) return STATUS_OK;
+	return FAIL(err, UNSUPPORTED, "moe: preferred %s '%s' cannot take %d rows of %d, %d of %d experts of %d, in %d spans", preferred->name.kernel, preferred->name.mode, p->rows,
+	            p->hidden, p->top_k, p->experts, p->inner, spans_of(a));
+}
+
+/* ---- the linear before */
+
+/* Into the problem, if the one kernel can do it and nothing else is preferred for it. */
+static void take_before(const struct gpu_context *context, const struct moe_args *a, struct moe_problem *p)
+{
+	const struct linear_args *b = a->before;
+	const struct linear_weight *w = b->weight;
+	struct moe_problem with = *p;
+	if (p->rows != 1 || !p->norm_x || !p->accumulate || b->x.dtype != p->type || w->dtype != p->type || w->n != p->hidden || w->k != b->x.cols || b->x.rows != 1 ||
+	    !b->accumulate || b->split || way_preferred(context, LINEAR_USE_ACCUMULATE, w, 1))
+		return;
+	with.before_x = b->x.data, with.before_w = w->data, with.before_bias = b->bias, with.before_k = w->k;
+	if (moe_flow_can(context, &with)) *p = with;
+}
+
+static enum status run_before(struct stream *stream, const struct moe_args *a, struct moe_problem *p, bool flows, struct error *err)
+{
+	const struct gpu_context *context = gpu_context(stream);
+	if (!a->before) return STATUS_OK;
+	if (a->in.done || a->before->y.data != a->in.x.data || a->y.data != a->in.x.data)
+		return FAIL(err, BAD_INPUT, "moe: the linear before adds to %p, the norm is of %p and y is %p; one residual stream is wanted, and a norm to be made", a->before->y.data,
+		            a->in.x.data, a->y.data);
+	if (flows) take_before(context, a, p);
+	if (!p->before_w) return gpu_linear(stream, a->before, err);
+	context->dispatch->use = LINEAR_USE_ACCUMULATE;
+	way_ran(context, &(struct way){.kernel = WAY_DEFAULT});
+	return STATUS_OK;
+}
+
+static enum status run_few(const struct gpu_context *context, const struct moe_args *a, struct moe_problem *p, enum moe_way_kernel kernel, struct error *err)
+{
+	if (kernel == MOE_WAY_FLOW) {
+		(void)span_of(a, p, 0); /* y */
+		return moe_flow_launch(context, p, err);
 	}
 	TRY(moe_decode_logits(context, p, err));
 	TRY(moe_decode_up(context, p, err));
@@ -184,20 +267,12 @@ static enum status shared_down(const struct gpu_context *context, const struct m
 	return p->shared ? gemm_run(context, &down, NULL, err) : STATUS_OK;
 }
 
-/* Tiles of about as many rows as an expert has. */
-static int tile_rows_for(const struct moe_problem *p, bool grouped)
-{
-	const int mean = p->rows * p->top_k / p->experts;
-	if (!grouped) return mean <= 16 ? 16 : 64;
-	return mean <= 12 ? 16 : mean <= 24 ? 32 : mean <= 64 ? 64 : 128;
-}
-
-static enum status run_tiles(struct stream *stream, const struct moe_args *a, struct moe_memory *m, struct error *err)
+static enum status run_tiles(struct stream *stream, const struct moe_args *a, struct moe_memory *m, const struct moe_way *way, struct error *err)
 {
 	const struct gpu_context *context = gpu_context(stream);
 	struct moe_problem *p = &m->p;
-	const bool grouped = !context->invariant && moe_grouped_can(context, p) && spans_are_pieces(a, *p);
-	const int tile_rows = tile_rows_for(p, grouped);
+	const bool grouped = way->kernel == MOE_WAY_GROUPED;
+	const int tile_rows = way->tile_rows;
 	TRY(gpu_linear(stream, &(struct linear_args){.x = a->in.h, .weight = &a->weights->router,
 	                                             .y = tensor_view(m->logits, DTYPE_F32, TENSOR_REPLICATED, p->rows, p->experts + p->shared)}, err));
 	TRY(moe_route_launch(context, p, err));
@@ -230,7 +305,10 @@ enum status gpu_moe(struct stream *stream, const struct moe_args *args, struct e
 	                                .shared_inner = w->shared_down.n ? w->shared_down.k : 0, .leaves = 1};
 	struct moe_memory m = lay_out(args->scratch, &shape);
 	fill(&m.p, args, m.logits);
-	if (!context->invariant && moe_decode_can(context, &m.p) && spans_are_pieces(args, m.p)) return run_few(context, args, &m.p, err);
+	struct moe_way way;
+	TRY(choose(context, args, &m.p, &way, err));
+	TRY(run_before(stream, args, &m.p, way.kernel == MOE_WAY_FLOW, err));
+	if (way.kernel == MOE_WAY_FLOW || way.kernel == MOE_WAY_DECODE) return run_few(context, args, &m.p, way.kernel, err);
 	if (!args->in.done) TRY(gpu_rms_norm(stream, &(struct rms_norm_args){.x = args->in.x, .weight = args->in.weight, .eps = args->in.eps, .out = args->in.h}, err));
-	return run_tiles(stream, args, &m, err);
+	return run_tiles(stream, args, &m, &way, err);
 }

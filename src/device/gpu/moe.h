@@ -13,6 +13,7 @@
 
 #define MOE_MAX_EXPERTS 1024
 #define MOE_DECODE_ROWS 4 /* more rows read an expert's weights once for all of its rows */
+#define MOE_FLOW_ROWS 2   /* more are faster by moe_decode.cu */
 #define MOE_LEAST_TILE 16
 
 /* Slots [first, first + rows) are pairs of one expert. */
@@ -31,6 +32,12 @@ struct moe_problem {
 	int64_t norm_stride;
 	const float *norm_weight;
 	float eps;
+	/* y += x_before W^T (+ bias) to be done first, one row; the norm is of that */
+	const void *before_x, *before_w; /* w NULL: nothing */
+	const float *before_bias;
+	int before_k;
+	const char *ahead; /* what to ask memory for meanwhile */
+	size_t ahead_bytes;
 	float *logits;      /* [rows][experts + shared] */
 	const void *router; /* [experts + shared][hidden] */
 	const void *gate_up, *down, *shared_gate_up, *shared_down;

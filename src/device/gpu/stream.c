@@ -12,6 +12,7 @@
 #include "base/mem.h"
 #include "base/wait.h"
 #include "device/gpu/attention.h"
+#include "device/gpu/gdn_chunk.h"
 #include "device/gpu/library.h"
 
 /* How long after an abort a stream may take to run dry: kernels that wait for a peer look at the abort word every few microseconds. */
@@ -97,7 +98,7 @@ enum status gpu_stream_object_sync(struct stream *base, uint64_t deadline_ns, co
 
 static size_t workspace_bytes(const struct stream_options *options, const struct gpu_props *props)
 {
-	const size_t wants[] = {GEMM_WORKSPACE_BYTES, gpu_attention_workspace(options, props)};
+	const size_t wants[] = {GEMM_WORKSPACE_BYTES, gpu_attention_workspace(options, props), gpu_gdn_workspace(options)};
 	size_t most = 0;
 	for (size_t i = 0; i < sizeof wants / sizeof *wants; i++) most = wants[i] > most ? wants[i] : most;
 	return most;
@@ -114,6 +115,7 @@ void gpu_stream_object_destroy(struct stream *base)
 	gemm_library_destroy(&context->gemm);
 	free(object->dispatch.preferred);
 	free(object->dispatch.attention);
+	free(object->dispatch.moe);
 	gpu_stages_free(object);
 	gpu_memory_free(base->device, context->workspace);
 	gpu_memory_free(base->device, context->counters);

@@ -76,6 +76,12 @@ GPU_DEVICE void tensor_load4_transposed(uint32_t *r, uint32_t address)
 	asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];" : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(address));
 }
 
+/* The reverse, of what tensor_load4_transposed gives. */
+GPU_DEVICE void tensor_store4_transposed(uint32_t address, const uint32_t *r)
+{
+	asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(address), "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3]) : "memory");
+}
+
 /* 16 bytes from global to shared memory, zeros where !valid, behind the thread's back: in groups that commit closes; wait<N> returns when at
  * most N of the thread's groups are unfinished. */
 GPU_DEVICE void tensor_copy16(uint32_t to, const void *from, bool valid)

@@ -14,6 +14,7 @@
 #include "device/gpu/attention.h"
 #include "device/gpu/library.h"
 #include "device/gpu/linear.h"
+#include "device/gpu/moe_ways.h"
 #include "device/gpu/skinny.h"
 
 /* X(enumerator, name) */
@@ -63,6 +64,9 @@ struct dispatch {
 	struct attention_preferred *attention; /* in the order given */
 	int attention_count;
 	struct attention_way attention_ran;
+	struct moe_preferred *moe; /* likewise */
+	int moe_count;
+	struct moe_way moe_ran;
 };
 
 /* What the stream prefers for this, or NULL. No allocation; constant but for a binary search. */

@@ -46,6 +46,8 @@ GPU_DEVICE uint64_t wide_tile_at(uint64_t tile, uint32_t bytes)
 template <typename T, int N> GPU_TEMPLATE void wide_mma(float *d, uint64_t a, uint64_t b, bool add);
 /* d = a b (+ d): a in registers, as fragments of each wave's 16 rows; b's contraction runs across its rows. */
 template <typename T, int N> GPU_TEMPLATE void wide_mma(float *d, const uint32_t *a, uint64_t b, bool add);
+/* d = a b^T (+ d): a in registers; b's contraction runs along its rows. */
+template <typename T, int N> GPU_TEMPLATE void wide_mma_rows(float *d, const uint32_t *a, uint64_t b, bool add);
 
 /* The accumulators of an instruction, N / 2 of them: as text, and as operands. */
 #define WIDE_TEXT_32 \
@@ -77,24 +79,25 @@ template <typename T, int N> GPU_TEMPLATE void wide_mma(float *d, const uint32_t
 		             : WIDE_OPERANDS_##regs(d)                                                                                                           \
 		             : "l"(a), "l"(b), "r"((int)add));                                                                                                   \
 	}
-/* The second: a's four registers first. */
-#define WIDE_REGISTERS(T, word, N, regs, a0, a1, a2, a3, b_at, sum_at)                                                                                   \
-	template <> GPU_TEMPLATE void wide_mma<T, N>(float *d, const uint32_t *a, uint64_t b, bool add)                                                      \
+/* The second, across 1, and the third, across 0: a's four registers first. */
+#define WIDE_REGISTERS(form, across, T, word, N, regs, a0, a1, a2, a3, b_at, sum_at)                                                                     \
+	template <> GPU_TEMPLATE void form<T, N>(float *d, const uint32_t *a, uint64_t b, bool add)                                                          \
 	{                                                                                                                                                    \
 		asm volatile("{ .reg .pred p; setp.ne.b32 p, %" #sum_at ", 0; wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." word "." word " {"                \
-		             WIDE_TEXT_##regs "}, {%" #a0 ", %" #a1 ", %" #a2 ", %" #a3 "}, %" #b_at ", p, 1, 1, 1; }"                                           \
+		             WIDE_TEXT_##regs "}, {%" #a0 ", %" #a1 ", %" #a2 ", %" #a3 "}, %" #b_at ", p, 1, 1, " #across "; }"                                 \
 		             : WIDE_OPERANDS_##regs(d)                                                                                                           \
 		             : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"((int)add));                                                               \
 	}
-#define WIDE_MMA(T, word)                                            \
-	WIDE_SHARED(T, word, 64, 32, 32, 33, 34)                         \
-	WIDE_SHARED(T, word, 80, 40, 40, 41, 42)                         \
-	WIDE_SHARED(T, word, 96, 48, 48, 49, 50)                         \
-	WIDE_SHARED(T, word, 128, 64, 64, 65, 66)                        \
-	WIDE_REGISTERS(T, word, 64, 32, 32, 33, 34, 35, 36, 37)          \
-	WIDE_REGISTERS(T, word, 128, 64, 64, 65, 66, 67, 68, 69)         \
-	WIDE_REGISTERS(T, word, 192, 96, 96, 97, 98, 99, 100, 101)       \
-	WIDE_REGISTERS(T, word, 256, 128, 128, 129, 130, 131, 132, 133)
+#define WIDE_MMA(T, word)                                                  \
+	WIDE_SHARED(T, word, 64, 32, 32, 33, 34)                                  \
+	WIDE_SHARED(T, word, 80, 40, 40, 41, 42)                                  \
+	WIDE_SHARED(T, word, 96, 48, 48, 49, 50)                                  \
+	WIDE_SHARED(T, word, 128, 64, 64, 65, 66)                                 \
+	WIDE_REGISTERS(wide_mma_rows, 0, T, word, 64, 32, 32, 33, 34, 35, 36, 37) \
+	WIDE_REGISTERS(wide_mma, 1, T, word, 64, 32, 32, 33, 34, 35, 36, 37)      \
+	WIDE_REGISTERS(wide_mma, 1, T, word, 128, 64, 64, 65, 66, 67, 68, 69)     \
+	WIDE_REGISTERS(wide_mma, 1, T, word, 192, 96, 96, 97, 98, 99, 100, 101)   \
+	WIDE_REGISTERS(wide_mma, 1, T, word, 256, 128, 128, 129, 130, 131, 132, 133)
 WIDE_MMA(bf16, "bf16")
 WIDE_MMA(f16, "f16")
 
