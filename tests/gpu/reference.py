@@ -47,19 +47,20 @@ GEMMA2 = dict(attn_logit_softcapping=2.0, final_logit_softcapping=4.0, query_pre
 GEMMA3 = dict(rope_parameters={"full_attention": {"rope_type": "linear", "factor": 4.0, "rope_theta": 1e6},
                                "sliding_attention": {"rope_type": "default", "rope_theta": 1e4}}, query_pre_attn_scalar=100)
 
-# Of each family: class of its config, what that is given besides, whether norm weights are stored less 1, sizes in bf16. Experts are compared in f32
-# alone: where two of them are close, rounding to 16 bits falls either way.
+# Of each family: class of its config, what that is given besides, whether norm weights are stored less 1, what is compared: sizes in bf16, "f32" the
+# tiny one in f32. Experts are compared in f32 alone: where two of them are close, rounding to 16 bits falls either way.
 FAMILIES = {
-    "Llama": ("LlamaConfig", lambda size: PLAIN, False, ("tiny", "mid")),
-    "Mistral": ("MistralConfig", lambda size: dict(PLAIN, sliding_window=24), False, ("tiny",)),
-    "Qwen2": ("Qwen2Config", lambda size: PLAIN, False, ("tiny",)),
-    "Qwen3": ("Qwen3Config", lambda size: PLAIN, False, ("tiny", "mid")),
+    "Llama": ("LlamaConfig", lambda size: PLAIN, False, ("tiny", "mid", "f32")),
+    "Mistral": ("MistralConfig", lambda size: dict(PLAIN, sliding_window=24), False, ("tiny", "f32")),
+    "Qwen2": ("Qwen2Config", lambda size: PLAIN, False, ("tiny", "f32")),
+    "Qwen3": ("Qwen3Config", lambda size: PLAIN, False, ("tiny", "mid", "f32")),
     "Gemma2": ("Gemma2Config", lambda size: sliding(size, **GEMMA2), True, ("tiny",)),
-    "Gemma3": ("Gemma3TextConfig", lambda size: sliding(size, **GEMMA3), True, ("tiny", "mid")),
-    "Qwen3Moe": ("Qwen3MoeConfig", lambda size: dict(PLAIN, **EXPERTS), False, ()),
+    "Gemma3": ("Gemma3TextConfig", lambda size: sliding(size, **GEMMA3), True, ("tiny", "f32")),
+    "Qwen3Moe": ("Qwen3MoeConfig", lambda size: dict(PLAIN, **EXPERTS), False, ("f32",)),
     "Qwen3_5": ("Qwen3_5TextConfig", lambda size: DELTA_NET, True, ("tiny",)),
-    "Qwen3Next": ("Qwen3NextConfig", lambda size: dict(DELTA_NET, **EXPERTS, shared_expert_intermediate_size=96), True, ()),
+    "Qwen3Next": ("Qwen3NextConfig", lambda size: dict(DELTA_NET, **EXPERTS, shared_expert_intermediate_size=96), True, ("f32",)),
 }
+BY_NAME = ("Mistral", "Qwen2")  # compared where the command line names them: their layers are Llama's, with a window or a bias
 
 
 def fill(name, parameter, centred):
@@ -137,11 +138,13 @@ def main():
     wanted = sys.argv[1:]
     with tempfile.TemporaryDirectory() as scratch:
         for family, (_, _, _, sizes) in FAMILIES.items():
-            if wanted and family not in wanted:
+            if family not in wanted if wanted else family in BY_NAME:
                 continue
             for size in sizes:
-                attempt("%s %s" % (family, size), one_model, family, size, torch.bfloat16, 65 if size == "tiny" else 600, scratch)
-            attempt("%s tiny f32" % family, one_model, family, "tiny", torch.float32, 65, scratch)
+                if size == "f32":
+                    attempt("%s tiny f32" % family, one_model, family, "tiny", torch.float32, 65, scratch)
+                else:
+                    attempt("%s %s" % (family, size), one_model, family, size, torch.bfloat16, 65 if size == "tiny" else 600, scratch)
     finish()
 
 
