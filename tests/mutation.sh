@@ -167,6 +167,8 @@ tests="tests/unit/test_requests.c tests/unit/golden.c"
 mutant stale_state_at_the_beginning $gdn '		if (read < 0) memset(s, 0, matrix * sizeof *s);
 		else d.s_in' '		if (read >= 0) d.s_in'
 
+mutant tail_reads_the_committed_state src/engine/rank.c 'read[s] = s < first ? kv_state_read' 'read[s] = true ? kv_state_read'
+
 tests="tests/unit/test_gguf.c tests/unit/files.c"
 mutant rows_of_q_and_k_as_stored src/model/gguf_source.c '	return head * size + 2 * pair + half;' '	return row;'
 mutant heads_of_k_as_of_q src/model/gguf_source.c 'order == GGUF_KV_HEADS ? g->kv_heads : 0;' 'order == GGUF_KV_HEADS ? g->heads : 0;'
@@ -281,18 +283,18 @@ mutant deadline_forgotten $scheduler 'q->deadline_ns && now_ns >= q->deadline_ns
 mutant cancel_of_the_queued_forgotten $scheduler '	sweep_list(s, &s->queue, now_ns);' ''
 
 states=src/engine/kv_states.c
-mutant state_written_in_place $kv '		s->write = kv_states_take(&pool->states, &block);' '		s->write = s->read ? s->read : kv_states_take(&pool->states, &block);'
-mutant state_flipped_on_rollback $kv '	kv_states_let_go(&pool->states, s->write);
-	s->write = 0;
+mutant state_written_in_place $kv '		*(tail ? &s->tail_write : &s->write) = kv_states_take(&pool->states, &block);' '		*(tail ? &s->tail_write : &s->write) = s->read && !tail ? s->read : kv_states_take(&pool->states, &block);'
+mutant state_flipped_on_rollback $kv '	s->write = s->tail_write = 0;
 	give_back' '	if (s->write) s->read = s->write;
-	s->write = 0;
+	s->write = s->tail_write = 0;
 	give_back'
-mutant state_lost_with_the_failed_step $kv '	kv_states_let_go(&pool->states, s->write);
-	s->write = 0;
-	give_back' '	kv_states_let_go(&pool->states, s->write);
-	kv_states_let_go(&pool->states, s->read);
-	s->write = s->read = 0;
+mutant state_lost_with_the_failed_step $kv '	s->write = s->tail_write = 0;
+	give_back' '	kv_states_let_go(&pool->states, s->read);
+	s->write = s->tail_write = s->read = 0;
 	give_back'
+mutant tail_of_a_failed_step_kept $kv '	kv_states_let_go(&pool->states, s->tail_write);
+	s->write' '	s->write'
+mutant tail_goes_on_from_the_old_state $kv '		s->write = s->tail_write;' '		s->write = s->read;'
 mutant hit_without_its_state $kv '		if (pool->options.states && !pool->blocks[before].state) continue;' ''
 mutant state_of_the_block_before $kv 'pool->blocks[table[s->blocks - 1]].state' 'pool->blocks[table[s->blocks > 1 ? s->blocks - 2 : 0]].state'
 mutant shared_state_not_counted $kv '		kv_states_hold(&pool->states, state);' ''
@@ -309,9 +311,11 @@ mutant adopted_window_not_wanted $kv '	for (int i = from > held ? from : held; i
 mutant twin_without_a_window $kv '	} else if (pool->options.windows) kv_windows_move(&pool->windows, own, twin);' '	}'
 
 tests="tests/unit/test_scheduler.c" arguments=""
-mutant chunk_runs_past_the_parting $scheduler '	want_snapshot(s, q, q->known_blocks, &at);' ''
-mutant chunk_runs_past_the_waiting $scheduler '	if (r->computed < blocks * s->options.block_tokens) want_snapshot(s, q, blocks, at);' ''
-mutant prompt_leaves_no_state $scheduler '	want_snapshot(s, q, (q->prompt_count - 1) / size, &at);' ''
+mutant chunk_runs_past_the_parting $scheduler '	want_snapshot(s, &w, q->known_blocks);' ''
+mutant chunk_runs_past_the_waiting $scheduler '	if (r->computed < blocks * s->options.block_tokens) want_snapshot(s, w, blocks);' ''
+mutant prompt_leaves_no_state $scheduler '	want_snapshot(s, &w, (q->prompt_count - 1) / size);' ''
+mutant state_between_parts_not_kept $kv '	if (more) kv_snapshot(pool, seq, false);' ''
+mutant tail_of_one_row $scheduler '*take > first + 1' '*take > first'
 mutant wanted_snapshot_rolls_away $scheduler 'kv_group_snapshot(s->options.kv, q->slot, !wanted);' 'kv_group_snapshot(s->options.kv, q->slot, true);'
 mutant answers_leave_no_state $kv '	if (s->rolled && pool->blocks[s->rolled].state) kv_states_settle' '	if (s->rolled) drop_snapshot(pool, s->rolled);
 	if (s->rolled && pool->blocks[s->rolled].state) kv_states_settle'

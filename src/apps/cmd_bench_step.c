@@ -312,7 +312,8 @@ static enum status run_steps(struct bench *b, struct error *err)
 	if (tokens < context + block) tokens = context + block;
 	if (context > INT32_MAX) return FAIL(err, USAGE, "bench step: --batch, --context and --steps ask for too many tokens; use less");
 	TRY(count_work(b, err));
-	TRY(open_engine(b, &(struct session_needs){.context = (int)context, .max_sequences = s->batch, .kv_tokens = tokens, .state_snapshots = -1}, err));
+	/* One slot for a snapshot, so that a prompt is one step, as it is in a server. */
+	TRY(open_engine(b, &(struct session_needs){.context = (int)context, .max_sequences = s->batch, .kv_tokens = tokens, .state_snapshots = 1}, err));
 	TRY(time_prefill(b, err));
 	TRY(time_decode(b, err));
 	tandem_get_info(b->session.engine, &b->session.info);

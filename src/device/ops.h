@@ -112,8 +112,13 @@ struct step_rows {
 	int max_blocks;
 	const int32_t *state_read;  /* [S] slot of the state before this step's rows, -1: none yet. Models without state: NULL, as the next */
 	const int32_t *state_write; /* [S] slot that takes the state behind them; another one, but for the sink */
+	const int32_t *tail_start;  /* [tails + 1] row_start of the last `tails` sequences, less the first of it */
 	int max_kv_len;  /* host copy of the largest kv_len, for partitioning; while a graph is recorded: the longest that it may be replayed with */
 	int max_seq_rows; /* host copy of the largest row count of a sequence */
+	int tails;       /* host: the last so many sequences are the next rows of others of this step, and read the states that those write. Ops of state take
+	                    them, or the others, but not both in one call */
+	int tail_rows;   /* host: of the tails together, the step's last rows */
+	bool fresh;      /* host: states that are read were written by this step: they are not as old as weights */
 	int single_seqs; /* host: the first so many sequences have one row each, whatever follows; 0 is always right */
 };
 

@@ -237,6 +237,33 @@ static enum status gdn_in(struct rank *rank, int layer, struct hidden *s, struct
 	return column_parallel(rank, s->h, &w->gdn.ba, NULL, tensor_columns(&in, qkvz_cols, in.cols - qkvz_cols), err);
 }
 
+/* Rows [row, row + rows) of a tensor. */
+static struct tensor tensor_rows(const struct tensor *t, int row, int rows)
+{
+	struct tensor view = *t;
+	view.data = (char *)t->data + (size_t)row * (size_t)t->row_stride * dtype_bytes(t->dtype);
+	view.rows = rows;
+	return view;
+}
+
+/* The recurrence: of what goes on within this step behind the rest, whose states it reads. */
+static enum status gdn_rows(struct rank *rank, const struct gdn_args *all, struct error *err)
+{
+	const int tails = all->rows->tails, first = all->rows->rows - all->rows->tail_rows, seqs = all->rows->seqs - tails;
+	struct step_rows rows = *all->rows;
+	struct gdn_args part = *all;
+	part.rows = &rows;
+	if (!tails) return OP(rank->stream, gdn, all, err);
+	rows.rows = first, rows.seqs = seqs, rows.tails = rows.tail_rows = 0;
+	part.qkvz = tensor_rows(&all->qkvz, 0, first), part.ba = tensor_rows(&all->ba, 0, first), part.out = tensor_rows(&all->out, 0, first);
+	TRY(OP(rank->stream, gdn, &part, err));
+	const int rest = all->rows->tail_rows;
+	rows.rows = rest, rows.seqs = tails, rows.fresh = true, rows.single_seqs = 0;
+	rows.row_start = all->rows->tail_start, rows.state_read += seqs, rows.state_write += seqs;
+	part.qkvz = tensor_rows(&all->qkvz, first, rest), part.ba = tensor_rows(&all->ba, first, rest), part.out = tensor_rows(&all->out, first, rest);
+	return OP(rank->stream, gdn, &part, err);
+}
+
 /* nth: of the layers with a gated delta net. */
 static enum status gdn_block(struct rank *rank, int layer, int nth, struct hidden *s, struct error *err)
 {
@@ -249,8 +276,11 @@ static enum status gdn_block(struct rank *rank, int layer, int nth, struct hidde
 	struct tensor out = tensor_view(rank->buffers.attn, rank->activation, TENSOR_SHARDED, rows, shape.gdn_v_cols);
 
 	TRY(gdn_in(rank, layer, s, in, err));
-	RUN(gdn, {.qkvz = tensor_columns(&in, 0, shape.qkvz_cols), .ba = tensor_columns(&in, shape.qkvz_cols, 2 * shape.gdn_v_heads), .conv = w->gdn.conv, .a_log = w->gdn.a_log, .dt_bias = w->gdn.dt_bias, .norm = w->gdn.norm,
-	          .eps = c->rms_eps, .cache = &rank->state, .layer = nth, .rows = &rank->rows, .out = out});
+	TRY(rank_moves(rank, err));
+	TRY(gdn_rows(rank, &(struct gdn_args){.qkvz = tensor_columns(&in, 0, shape.qkvz_cols), .ba = tensor_columns(&in, shape.qkvz_cols, 2 * shape.gdn_v_heads),
+	                                      .conv = w->gdn.conv, .a_log = w->gdn.a_log, .dt_bias = w->gdn.dt_bias, .norm = w->gdn.norm, .eps = c->rms_eps,
+	                                      .cache = &rank->state, .layer = nth, .rows = &rank->rows, .out = out}, err));
+	TRY(rank_mark(rank, "gdn", err));
 	return row_parallel(rank, out, &w->gdn.out, NULL, s, (struct norms){w->mixed_norm, w->post_norm, c->moe.sparse[layer]}, err);
 }
 

@@ -11,9 +11,11 @@
 struct kv_seq {
 	int length;   /* committed tokens */
 	int reserved; /* tokens of the open reservation */
-	int blocks;   /* held, reservation included */
+	int tail;     /* tokens of the second one */
+	int blocks;   /* held, reservations included */
 	int32_t read;  /* state slot of the committed length; 0: none yet */
 	int32_t write; /* state slot of the open reservation; 0: none */
+	int32_t tail_write; /* of the second one */
 	int window_from; /* first of its blocks that its window reaches */
 	int32_t rolled; /* held block whose snapshot rolls with this sequence; 0: none */
 };
@@ -234,11 +236,12 @@ static void give_back(struct kv_pool *pool, int seq, int keep)
 enum status kv_reserve(struct kv_pool *pool, int seq, int tokens, struct error *err)
 {
 	struct kv_seq *s = &pool->seqs[seq];
-	assert(seq >= 0 && seq < pool->options.max_seqs && tokens > 0 && s->reserved == 0);
-	int need = blocks_for(pool, s->length + tokens) - s->blocks;
+	const bool tail = s->reserved > 0;
+	assert(seq >= 0 && seq < pool->options.max_seqs && tokens > 0 && (!tail || (pool->options.states && !s->tail)));
+	int need = blocks_for(pool, s->length + s->reserved + tokens) - s->blocks;
 	if (s->blocks + need > pool->options.max_blocks)
 		return FAIL(err, NO_ROOM, "kv: sequence of %d + %d tokens is longer than the context of %d; shorten it or raise --context", s->length,
-		            tokens, pool->options.max_blocks * pool->options.block_tokens);
+		            s->reserved + tokens, pool->options.max_blocks * pool->options.block_tokens);
 	if (need > kv_free_blocks(pool))
 		return FAIL(err, NO_ROOM, "kv: %d blocks wanted, %d free; wait for other requests or raise the KV size", need, kv_free_blocks(pool));
 	if (pool->options.states && !kv_free_states(pool))
@@ -252,10 +255,10 @@ enum status kv_reserve(struct kv_pool *pool, int seq, int tokens, struct error *
 	}
 	if (pool->options.states) {
 		int32_t block;
-		s->write = kv_states_take(&pool->states, &block);
+		*(tail ? &s->tail_write : &s->write) = kv_states_take(&pool->states, &block);
 		pool->blocks[block].state = 0;
 	}
-	s->reserved = tokens;
+	*(tail ? &s->tail : &s->reserved) = tokens;
 	return STATUS_OK;
 }
 
@@ -301,24 +304,29 @@ void kv_commit(struct kv_pool *pool, int seq, const struct kv_text *text)
 {
 	struct kv_seq *s = &pool->seqs[seq];
 	int full = s->length / pool->options.block_tokens;
+	const bool more = s->tail > 0;
 	s->length += s->reserved;
-	s->reserved = 0;
+	s->reserved = s->tail;
+	s->tail = 0;
 	if (s->write) { /* the flip: what was read is over */
 		kv_states_let_go(&pool->states, s->read);
 		s->read = s->write;
-		s->write = 0;
+		s->write = s->tail_write;
+		s->tail_write = 0;
 	}
 	if (text && pool->options.prefix_cache)
 		for (; full < s->length / pool->options.block_tokens; full++) share(pool, seq, text, full);
 	slide(pool, seq, s->blocks);
+	if (more) kv_snapshot(pool, seq, false);
 }
 
 void kv_rollback(struct kv_pool *pool, int seq)
 {
 	struct kv_seq *s = &pool->seqs[seq];
-	s->reserved = 0;
+	s->reserved = s->tail = 0;
 	kv_states_let_go(&pool->states, s->write);
-	s->write = 0;
+	kv_states_let_go(&pool->states, s->tail_write);
+	s->write = s->tail_write = 0;
 	give_back(pool, seq, blocks_for(pool, s->length));
 }
 
@@ -326,10 +334,11 @@ void kv_snapshot(struct kv_pool *pool, int seq, bool rolling)
 {
 	struct kv_seq *s = &pool->seqs[seq];
 	struct kv_states *states = &pool->states;
-	int32_t b = s->blocks ? table_of(pool, seq)[s->blocks - 1] : 0, last = s->rolled;
+	const bool whole = s->length && s->length % pool->options.block_tokens == 0;
+	int32_t b = whole ? table_of(pool, seq)[s->length / pool->options.block_tokens - 1] : 0, last = s->rolled;
 	struct kv_block *block = &pool->blocks[b];
-	assert(s->reserved == 0);
-	if (!s->read || !block->cached) return; /* the last block is cached only if it is full */
+	assert(s->tail == 0);
+	if (!s->read || !block->cached) return;
 	if (block->state != s->read && block->state) { /* somebody else's: one copy is enough */
 		kv_states_hold(states, block->state);
 		kv_states_let_go(states, s->read);
@@ -351,6 +360,7 @@ void kv_release(struct kv_pool *pool, int seq)
 	give_back(pool, seq, 0);
 	kv_states_let_go(&pool->states, s->read);
 	kv_states_let_go(&pool->states, s->write);
+	kv_states_let_go(&pool->states, s->tail_write);
 	pool->seqs[seq] = (struct kv_seq){0};
 }
 
@@ -478,6 +488,11 @@ int32_t kv_state_write(const struct kv_pool *pool, int seq)
 	return pool->seqs[seq].write ? pool->seqs[seq].write : -1;
 }
 
+int32_t kv_state_tail(const struct kv_pool *pool, int seq)
+{
+	return pool->seqs[seq].tail_write ? pool->seqs[seq].tail_write : -1;
+}
+
 uint64_t kv_evictions(const struct kv_pool *pool)
 {
 	return pool->evictions;
@@ -523,8 +538,8 @@ static enum status check_seqs(const struct kv_pool *pool, struct seen *seen, str
 	for (int seq = 0; seq < pool->options.max_seqs; seq++) {
 		const struct kv_seq *s = &pool->seqs[seq];
 		const int32_t *table = table_of(pool, seq);
-		if (s->blocks != blocks_for(pool, s->length + s->reserved))
-			return FAIL(err, BAD_INPUT, "kv check: sequence %d holds %d blocks for %d + %d tokens", seq, s->blocks, s->length, s->reserved);
+		if (s->blocks != blocks_for(pool, s->length + s->reserved + s->tail))
+			return FAIL(err, BAD_INPUT, "kv check: sequence %d holds %d blocks for %d + %d + %d tokens", seq, s->blocks, s->length, s->reserved, s->tail);
 		for (int i = 0; i < s->blocks; i++) {
 			const struct kv_block *block = &pool->blocks[table[i]];
 			seen[table[i]].held++;
@@ -586,11 +601,13 @@ static enum status check_states(const struct kv_pool *pool, struct error *err)
 	for (int seq = 0; seq < pool->options.max_seqs && st == STATUS_OK; seq++) {
 		const struct kv_seq *s = &pool->seqs[seq];
 		bool has = pool->states.count > 0;
-		if ((s->read > 0) != (has && s->length > 0) || (s->write > 0) != (has && s->reserved > 0) || (s->read && s->read == s->write))
-			st = FAIL(err, BAD_INPUT, "kv check: sequence %d of %d + %d tokens reads state slot %d and writes %d", seq, s->length, s->reserved,
-			          s->read, s->write);
+		if ((s->read > 0) != (has && s->length > 0) || (s->write > 0) != (has && s->reserved > 0) || (s->tail_write > 0) != (s->tail > 0) ||
+		    (s->read && s->read == s->write))
+			st = FAIL(err, BAD_INPUT, "kv check: sequence %d of %d + %d + %d tokens reads state slot %d and writes %d and %d", seq, s->length, s->reserved, s->tail,
+			          s->read, s->write, s->tail_write);
 		if (s->read) held[s->read]++;
 		if (s->write) held[s->write]++;
+		if (s->tail_write) held[s->tail_write]++;
 	}
 	if (st == STATUS_OK) st = kv_states_check(&pool->states, held, err);
 	free(held);

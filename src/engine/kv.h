@@ -57,12 +57,14 @@ static inline uint64_t kv_hash(uint64_t before, const int32_t *tokens, int count
 enum status kv_create(struct kv_pool **out, const struct kv_options *options, struct error *err) NODISCARD;
 void kv_destroy(struct kv_pool **pool);
 
-/* Room for `tokens` more of sequence `seq` (0..max_seqs-1). NO_ROOM leaves the sequence as it was. One open reservation a sequence. */
+/* Room for `tokens` more of sequence `seq` (0..max_seqs-1). NO_ROOM leaves the sequence as it was. One open reservation a sequence; of models with state a
+ * second one behind it, whose rows the same step computes. */
 enum status kv_reserve(struct kv_pool *pool, int seq, int tokens, struct error *err) NODISCARD;
 /* Length grows by the reservation; without one: nothing. With a text, blocks that are full now become findable, and those that exist
- * already are taken in place of the sequence's own; a sequence gives its text always or never (NULL). */
+ * already are taken in place of the sequence's own; a sequence gives its text always or never (NULL). Where a second reservation is open it is the next one to
+ * commit, and the state between both becomes a snapshot, as kv_snapshot makes one that does not roll. */
 void kv_commit(struct kv_pool *pool, int seq, const struct kv_text *text);
-void kv_rollback(struct kv_pool *pool, int seq); /* blocks of the reservation go back; without one: nothing */
+void kv_rollback(struct kv_pool *pool, int seq); /* blocks of the reservations go back; without one: nothing */
 void kv_release(struct kv_pool *pool, int seq);  /* the sequence is over: all its blocks go back, cached ones stay findable */
 void kv_reset(struct kv_pool *pool);             /* all sequences are over and nothing is cached */
 
@@ -93,6 +95,8 @@ int32_t kv_slot(const struct kv_pool *pool, int seq, int position);
 int32_t kv_state_read(const struct kv_pool *pool, int seq);
 /* State slot that the open reservation writes; -1: no reservation, or a model without state. */
 int32_t kv_state_write(const struct kv_pool *pool, int seq);
+/* The same of the second reservation, whose step reads what the first one writes. */
+int32_t kv_state_tail(const struct kv_pool *pool, int seq);
 int kv_free_states(const struct kv_pool *pool); /* slots that could be handed out now: empty, or snapshots that no sequence holds */
 int kv_snapshots(const struct kv_pool *pool);
 int kv_free_windows(const struct kv_pool *pool); /* window blocks that could be handed out now */

@@ -67,7 +67,7 @@ struct step_limits rank_limits(const struct rank_options *o)
 	int bucket = step_bucket(l.max_seqs);
 	if (!o->graphs || bucket == STEP_BUCKETS) return l;
 	int rows = step_bucket_rows(bucket);
-	return (struct step_limits){.max_rows = largest(l.max_rows, rows), .max_seqs = rows, .max_outputs = largest(l.max_outputs, rows)};
+	return (struct step_limits){.max_rows = largest(l.max_rows, rows), .max_seqs = rows, .max_tails = l.max_tails, .max_outputs = largest(l.max_outputs, rows)};
 }
 
 /* Host memory that lives as long as the rank: pinned, where the back end has such. */
@@ -86,7 +86,7 @@ static enum status host_alloc(struct rank *rank, size_t bytes, const char *what,
 /* Byte offsets of the metadata arrays of a step. They depend on its sizes alone, so that a recorded step may keep the pointers.
  * output_row is last: a head pass over rows of the step writes more of it. */
 struct meta_layout {
-	size_t token, position, kv_slot, row_start, kv_len, state_read, state_write, block_table, window_slot, window_table, output_row, bytes;
+	size_t token, position, kv_slot, row_start, tail_start, kv_len, state_read, state_write, block_table, window_slot, window_table, output_row, bytes;
 };
 
 static struct meta_layout meta_layout(const struct kv_options *kv, int rows, int seqs, int outputs)
@@ -94,9 +94,9 @@ static struct meta_layout meta_layout(const struct kv_options *kv, int rows, int
 	const size_t tables = (size_t)seqs * (size_t)kv->max_blocks;
 	size_t at = 0;
 	struct meta_layout m;
-	size_t *const offsets[] = {&m.token, &m.position, &m.kv_slot, &m.row_start, &m.kv_len, &m.state_read, &m.state_write, &m.block_table,
+	size_t *const offsets[] = {&m.token, &m.position, &m.kv_slot, &m.row_start, &m.tail_start, &m.kv_len, &m.state_read, &m.state_write, &m.block_table,
 	                           &m.window_slot, &m.window_table, &m.output_row};
-	const size_t counts[] = {(size_t)rows, (size_t)rows, (size_t)rows, (size_t)seqs + 1, (size_t)seqs, (size_t)seqs, (size_t)seqs,
+	const size_t counts[] = {(size_t)rows, (size_t)rows, (size_t)rows, (size_t)seqs + 1, (size_t)seqs + 1, (size_t)seqs, (size_t)seqs, (size_t)seqs,
 	                         tables, kv->windows ? (size_t)rows : 0, kv->windows ? tables : 0, (size_t)outputs};
 	for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
 		*offsets[i] = at;
@@ -130,7 +130,7 @@ static enum status prepare_buffers(struct rank *rank, struct error *err)
 	struct rank_buffers *b = &rank->buffers;
 	size_t rows = (size_t)limits.max_rows, outputs = (size_t)limits.max_outputs, hidden = (size_t)c->hidden_size;
 	size_t act = dtype_bytes(rank->activation), rotary = (size_t)c->rotary_dim;
-	size_t meta = meta_layout(&rank->options.kv, limits.max_rows, limits.max_seqs, limits.max_outputs).bytes;
+	size_t meta = meta_layout(&rank->options.kv, limits.max_rows, limits.max_seqs + limits.max_tails, limits.max_outputs).bytes;
 	const struct {
 		void *out;
 		size_t bytes;
@@ -282,6 +282,7 @@ static void view_rows(struct rank *rank, const struct meta_layout *at, int rows,
 	                                .kv_slot = (const int32_t *)(device + at->kv_slot),
 	                                .cos_sin = rank->buffers.cos_sin,
 	                                .row_start = (const int32_t *)(device + at->row_start),
+	                                .tail_start = (const int32_t *)(device + at->tail_start),
 	                                .kv_len = (const int32_t *)(device + at->kv_len),
 	                                .state_read = (const int32_t *)(device + at->state_read),
 	                                .state_write = (const int32_t *)(device + at->state_write),
@@ -338,6 +339,19 @@ static void assemble_windows(struct rank *rank, const struct step_plan *plan, co
 	}
 }
 
+/* Which state each part of a sequence reads and writes; a tail reads what the part before it writes. */
+static void assemble_states(struct rank *rank, const struct step_plan *plan, const struct meta_layout *at)
+{
+	char *host = rank->buffers.meta_host;
+	int32_t *read = (int32_t *)(host + at->state_read), *write = (int32_t *)(host + at->state_write), *start = (int32_t *)(host + at->tail_start);
+	const int first = plan->seqs - plan->tails;
+	for (int s = 0; s < plan->seqs; s++) {
+		read[s] = s < first ? kv_state_read(rank->pool, plan->slot[s]) : kv_state_write(rank->pool, plan->slot[s]);
+		write[s] = s < first ? kv_state_write(rank->pool, plan->slot[s]) : kv_state_tail(rank->pool, plan->slot[s]);
+	}
+	for (int s = first; s <= plan->seqs; s++) start[s - first] = plan->row_start[s] - plan->row_start[first];
+}
+
 enum status rank_assemble(struct rank *rank, const struct step_plan *plan, int bucket, struct error *err)
 {
 	int max_blocks = rank->options.kv.max_blocks;
@@ -351,11 +365,7 @@ enum status rank_assemble(struct rank *rank, const struct step_plan *plan, int b
 	memcpy(host + at.output_row, plan->output_row, (size_t)plan->outputs * sizeof(int32_t));
 	int32_t *slot = (int32_t *)(host + at.kv_slot), *table = (int32_t *)(host + at.block_table);
 	for (int i = 0; i < plan->rows; i++) slot[i] = kv_slot(rank->pool, plan->slot[plan->seq_of_row[i]], plan->position[i]);
-	int32_t *read = (int32_t *)(host + at.state_read), *write = (int32_t *)(host + at.state_write);
-	for (int s = 0; s < plan->seqs; s++) {
-		read[s] = kv_state_read(rank->pool, plan->slot[s]);
-		write[s] = kv_state_write(rank->pool, plan->slot[s]);
-	}
+	assemble_states(rank, plan, &at);
 	for (int s = 0; s < plan->seqs; s++)
 		memcpy(table + (size_t)s * (size_t)max_blocks, kv_table(rank->pool, plan->slot[s]),
 		       (size_t)kv_seq_blocks(rank->pool, plan->slot[s]) * sizeof(int32_t));
@@ -371,6 +381,8 @@ enum status rank_assemble(struct rank *rank, const struct step_plan *plan, int b
 			rank->rows.max_kv_len = largest(rank->rows.max_kv_len, plan->kv_len[s]);
 			rank->rows.max_seq_rows = largest(rank->rows.max_seq_rows, plan->row_start[s + 1] - plan->row_start[s]);
 		}
+		rank->rows.tails = plan->tails;
+		rank->rows.tail_rows = plan->rows - plan->row_start[plan->seqs - plan->tails];
 		view_windows(rank, &at);
 	}
 	return rank->device->vt->copy(rank->stream, rank->buffers.meta, host, at.bytes, COPY_TO_DEVICE, err);

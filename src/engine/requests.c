@@ -265,6 +265,7 @@ static enum status apply(struct tandem *t, struct tandem_event *events, int *cou
 	for (int i = 0; i < t->plan.seqs; i++) {
 		struct sequence *s = t->plan.sequence[i];
 		if (s->scores && s->scored < s->prompt_count) TRY(score_rows(t, i, err));
+		if (t->plan.goes_on[i]) continue;
 		if (s->max_tokens == 0 && s->computed == s->count && !scheduler_dropped(t->scheduler, s)) {
 			s->finish = FINISH_LENGTH;
 			events[(*count)++] = event_of(s, 0);

@@ -26,6 +26,8 @@ struct scheduler {
 	struct list ended;
 	int *free_slots; /* [max_seqs] stack */
 	int *take;       /* [max_seqs] by slot: rows in the plan being made */
+	int tails;       /* sequences with two parts in it, */
+	int most_tails;  /* and how many there may be */
 	int free_slot_count;
 	int watermark;
 	uint64_t plans;
@@ -377,40 +379,65 @@ static int common_blocks(const struct sequence *a, const struct sequence *b)
 	return low;
 }
 
-/* Moves `at`, where q's next snapshot is wanted, to the end of so many blocks, if that is before it and far enough from the last one. */
-static void want_snapshot(const struct scheduler *s, const struct sequence *q, int blocks, int *at)
+/* Where a sequence's next snapshot is wanted: behind `from` tokens, far enough from its last one at `kept`. */
+struct wanted {
+	int from, kept, at;
+};
+
+/* Moves w->at to the end of so many blocks, if that is before it. */
+static void want_snapshot(const struct scheduler *s, struct wanted *w, int blocks)
 {
 	int size = s->options.block_tokens, tokens = blocks * size;
-	if (tokens > q->computed && tokens >= q->kept_at + SNAPSHOT_GAP * size && tokens < *at) *at = tokens;
+	if (tokens > w->from && tokens >= w->kept + SNAPSHOT_GAP * size && tokens < w->at) w->at = tokens;
 }
 
-static void want_shared(const struct scheduler *s, const struct sequence *q, const struct sequence *r, int *at)
+static void want_shared(const struct scheduler *s, const struct sequence *q, const struct sequence *r, struct wanted *w)
 {
 	if (!r->hashes) return;
 	int blocks = min_int(common_blocks(q, r), adoptable_blocks(s, r));
-	if (r->computed < blocks * s->options.block_tokens) want_snapshot(s, q, blocks, at);
+	if (r->computed < blocks * s->options.block_tokens) want_snapshot(s, w, blocks);
 }
 
-/* The next length whose state others will want: where they were seen, or are waiting, to go another way; the end of the prompt, from where a
+/* The next length behind `from` whose state others will want: where they were seen, or are waiting, to go another way; the end of the prompt, from where a
  * conversation goes on; and every so many tokens of it. INT_MAX: none. */
-static int next_snapshot(const struct scheduler *s, const struct sequence *q)
+static int next_snapshot(const struct scheduler *s, const struct sequence *q, int from, int kept)
 {
-	int size = s->options.block_tokens, every = s->options.state_every / size, at = INT_MAX, looked = 0;
-	want_snapshot(s, q, q->known_blocks, &at);
-	want_snapshot(s, q, (q->prompt_count - 1) / size, &at);
-	if (every && q->computed < q->prompt_count) want_snapshot(s, q, (q->computed / size / every + 1) * every, &at);
+	int size = s->options.block_tokens, every = s->options.state_every / size, looked = 0;
+	struct wanted w = {from, kept, INT_MAX};
+	want_snapshot(s, &w, q->known_blocks);
+	want_snapshot(s, &w, (q->prompt_count - 1) / size);
+	if (every && from < q->prompt_count) want_snapshot(s, &w, (from / size / every + 1) * every);
 	for (const struct sequence *r = q->next; r; r = r->next)
-		if (in_prefill(r)) want_shared(s, q, r, &at);
-	for (const struct sequence *r = s->queue.head; r && looked < LOOK_AHEAD; r = r->next, looked++) want_shared(s, q, r, &at);
-	return at;
+		if (in_prefill(r)) want_shared(s, q, r, &w);
+	for (const struct sequence *r = s->queue.head; r && looked < LOOK_AHEAD; r = r->next, looked++) want_shared(s, q, r, &w);
+	return w.at;
 }
 
-/* Ends a chunk where a snapshot is wanted. */
+/* Ends a chunk where a snapshot is wanted, or makes two parts of it there, of which the second may end where the next one is wanted. */
 static void cut_chunk(struct scheduler *s, struct sequence *q)
 {
+	int *take = &s->take[q->slot];
 	if (!s->options.states || !q->hashes) return;
-	q->keep_at = next_snapshot(s, q);
-	s->take[q->slot] = min_int(s->take[q->slot], q->keep_at - q->computed);
+	q->keep_at = next_snapshot(s, q, q->computed, q->kept_at);
+	if (q->keep_at - q->computed >= *take) return;
+	if (s->tails >= s->most_tails) {
+		*take = q->keep_at - q->computed;
+		return;
+	}
+	s->tails++;
+	q->part_at = q->keep_at;
+	q->keep_at = next_snapshot(s, q, q->part_at, q->part_at);
+	*take = min_int(*take, q->keep_at - q->computed);
+}
+
+/* A second part of the rows that q got in the end; not of one row, which kernels take for a decode row: those read what they find in the cache early. */
+static void settle_parts(struct scheduler *s, struct sequence *q)
+{
+	int *take = &s->take[q->slot], first = q->part_at - q->computed;
+	if (!q->part_at || *take > first + 1) return;
+	*take = min_int(*take, first);
+	q->keep_at = q->part_at;
+	q->part_at = 0;
 }
 
 /* What a committed length leaves to others; in places where nobody asked for it only until the sequence is further. */
@@ -427,8 +454,9 @@ static int share_rows(struct scheduler *s)
 {
 	int budget = s->options.max_rows, prefills = 0;
 	struct sequence *oldest = NULL;
+	s->tails = 0;
 	for (struct sequence *q = s->running.head; q; q = q->next) {
-		s->take[q->slot] = 0;
+		s->take[q->slot] = q->part_at = 0;
 		if (in_prefill(q)) {
 			prefills++;
 			if (!oldest) oldest = q;
@@ -446,11 +474,17 @@ static int share_rows(struct scheduler *s)
 	return prefills;
 }
 
-/* Whether q can go on where r's rows of this step end: there must be a state of its own text. */
+static bool says_alike(const struct scheduler *s, const struct sequence *q, const struct sequence *r, int length)
+{
+	int size = s->options.block_tokens, blocks = length / size;
+	return length % size == 0 && blocks <= adoptable_blocks(s, q) && r->hashes[blocks - 1] == q->hashes[blocks - 1];
+}
+
+/* Whether q can go on where r's rows of this step, or their first part, end: there must be a state of its own text. */
 static bool can_follow(const struct scheduler *s, const struct sequence *q, const struct sequence *r)
 {
-	int size = s->options.block_tokens, end = r->computed + s->take[r->slot], blocks = end / size;
-	return !s->options.states || (end % size == 0 && blocks <= adoptable_blocks(s, q) && r->hashes[blocks - 1] == q->hashes[blocks - 1]);
+	if (!s->options.states || says_alike(s, q, r, r->computed + s->take[r->slot])) return true;
+	return r->part_at > q->computed && says_alike(s, q, r, r->part_at);
 }
 
 /* True if an older sequence computes in this step the block where q stands, with the same text up to it. */
@@ -504,20 +538,27 @@ static void fit_blocks(struct scheduler *s)
 		if (s->take[q->slot]) charged += fit(s, q, charged);
 }
 
-static void emit(const struct scheduler *s, struct step_plan *plan)
+/* Decode rows first, second parts last. */
+static void emit(struct scheduler *s, struct step_plan *plan)
 {
-	for (int pass = 0; pass < 2; pass++) { /* decode rows first */
+	for (struct sequence *q = s->running.head; q; q = q->next) settle_parts(s, q);
+	for (int pass = 0; pass < 2; pass++) {
 		for (struct sequence *q = s->running.head; q; q = q->next) {
-			int end = q->computed + s->take[q->slot];
+			int end = q->part_at ? q->part_at : q->computed + s->take[q->slot];
 			if (end == q->computed || in_prefill(q) != (pass == 1)) continue;
 			step_plan_add(plan, q, q->slot, q->tokens, q->computed, end, end == q->count && q->max_tokens > 0);
 		}
+	}
+	for (struct sequence *q = s->running.head; q; q = q->next) {
+		int end = q->computed + s->take[q->slot];
+		if (q->part_at) step_plan_add_tail(plan, q, q->slot, q->tokens, q->part_at, end, end == q->count && q->max_tokens > 0);
 	}
 }
 
 enum status scheduler_plan(struct scheduler *s, struct step_plan *plan, uint64_t now_ns, struct error *err)
 {
 	s->plans++;
+	s->most_tails = min_int(plan->limits.max_tails, s->options.states - 2 * s->options.max_seqs);
 	step_plan_clear(plan);
 	TRY(adopt_late(s, err));
 	TRY(admit(s, now_ns, err));
@@ -530,8 +571,10 @@ enum status scheduler_plan(struct scheduler *s, struct step_plan *plan, uint64_t
 void scheduler_committed(struct scheduler *s, const struct step_plan *plan)
 {
 	for (int i = 0; i < plan->seqs; i++) {
-		plan->sequence[i]->computed = plan->kv_len[i];
-		keep_state(s, plan->sequence[i]);
+		struct sequence *q = plan->sequence[i];
+		q->computed = plan->kv_len[i];
+		if (plan->goes_on[i]) q->kept_at = q->computed; /* the commit has kept it */
+		else keep_state(s, q);
 	}
 	s->stats.computed_tokens += (uint64_t)plan->rows;
 }

@@ -19,7 +19,7 @@ struct scheduler_options {
 	int max_rows;  /* of a step; at least max_seqs */
 	int kv_blocks; /* of each pool */
 	int block_tokens;
-	int states;      /* state slots of each pool, at least two a sequence; 0: the model has no state */
+	int states;      /* state slots of each pool, at least two a sequence, and one more for each tail of a plan; 0: the model has no state */
 	int state_every; /* tokens of a prompt between two snapshots that are kept for their own sake; 0: none are */
 	int max_queue; /* sequences that may wait beyond those that free slots will take; 0: no limit */
 	struct kv_group *kv; /* borrowed */

@@ -43,6 +43,7 @@ struct sequence {
 	int preemptions;
 	int known_blocks; /* of models with state: blocks of this text that others have computed, as far as was seen */
 	int keep_at;      /* length whose state is to be kept next; 0: none */
+	int part_at;      /* length at which its rows of the step being made are two parts, and whose state is kept; 0: they are one */
 	int kept_at;      /* length of the last snapshot that it took up or left, while running */
 	_Atomic bool cancelled; /* wanted; takes effect between steps */
 	struct sequence *next, *previous; /* the list it is in */

@@ -15,6 +15,7 @@ struct sequence;
 struct step_limits {
 	int max_rows;    /* token rows of a step */
 	int max_seqs;    /* sequences of a step */
+	int max_tails;   /* of these that may have two parts in one step; 0 but for models with state */
 	int max_outputs; /* rows whose logits a step returns */
 };
 
@@ -29,7 +30,8 @@ enum step_result {
 struct step_plan {
 	struct step_limits limits;
 	uint64_t generation; /* 1, 2, … */
-	int rows, seqs, outputs;
+	int rows, seqs, outputs; /* seqs: parts of sequences, tails included */
+	int tails;               /* the last so many parts go on where an earlier one ends, between whose states the device keeps one */
 	int32_t *token;       /* [rows] */
 	int32_t *position;    /* [rows] */
 	int32_t *seq_of_row;  /* [rows] index into the seq arrays */
@@ -38,6 +40,7 @@ struct step_plan {
 	int32_t *kv_len;      /* [seqs] keys once this step is committed */
 	int32_t *output_row;  /* [outputs] rows whose logits are wanted, ascending */
 	int32_t *output_seq;  /* [outputs] index into the seq arrays */
+	bool *goes_on;        /* [seqs] a later part of this step has the sequence's next rows */
 	struct sequence **sequence; /* [seqs]; the coordinator's, ranks do not look at it */
 	enum step_result result;
 	bool *to_host;        /* [outputs] RESULT_SAMPLED: the host draws this one */
@@ -70,5 +73,7 @@ void step_plan_fini(struct step_plan *plan);
 void step_plan_clear(struct step_plan *plan);
 /* Rows for tokens[begin, end) of a sequence in `slot`, positions begin.. . want_logits: of the last row. The caller has checked the limits. */
 void step_plan_add(struct step_plan *plan, struct sequence *sequence, int slot, const int32_t *tokens, int begin, int end, int want_logits);
+/* The next rows of a sequence that is in the plan already. Behind all others. */
+void step_plan_add_tail(struct step_plan *plan, struct sequence *sequence, int slot, const int32_t *tokens, int begin, int end, int want_logits);
 
 #endif

@@ -181,8 +181,10 @@ static enum status size_memory(struct tandem *t, const struct tandem_options *o,
 static struct rank_options rank_options_of(const struct tandem *t)
 {
 	int outputs = t->max_sequences > LOGIT_ROWS ? t->max_sequences : LOGIT_ROWS;
+	const int spare = t->states - 2 * t->max_sequences; /* slots */
 	return (struct rank_options){
-		.limits = {.max_rows = t->max_rows, .max_seqs = t->max_sequences, .max_outputs = outputs},
+		.limits = {.max_rows = t->max_rows, .max_seqs = t->max_sequences, .max_tails = spare < 0 ? 0 : spare < t->max_sequences ? spare : t->max_sequences,
+		           .max_outputs = outputs},
 		.kv = {.blocks = t->kv_blocks, .block_tokens = t->block_tokens, .max_seqs = t->max_sequences,
 		       .max_blocks = (t->context + t->block_tokens - 1) / t->block_tokens, .prefix_cache = t->prefix_cache, .states = t->states,
 		       .windows = t->windows, .window_tokens = t->model.config.sliding_window},

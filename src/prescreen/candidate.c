@@ -239,6 +239,8 @@ static enum status request(struct screen *s, struct trial *t, struct result_prob
 {
 	const struct device_ops *ops = s->bench.ops;
 	TRY(prefer(s, p, &c->requested, err));
+	/* A library of attention makes its plan in the first call that is not recorded. */
+	if (p->op == PROBLEM_ATTENTION && p->attention.prefill) TRY(run_once(s, t, NULL, err));
 	if (ops->graph_begin) TRY(record(s, t, 1, false, graph, err));
 	else TRY(run_once(s, t, NULL, err));
 	c->resolved = c->requested;

@@ -90,11 +90,32 @@ static int decided_candidates(const struct result_problem *problem)
 	return count;
 }
 
+/* What chains said of a problem: were its candidates tried, is one confirmed? */
+static bool was_chained(const struct result_problem *problem, bool *confirmed)
+{
+	bool tried = false;
+	*confirmed = false;
+	for (int i = 0; i < problem->candidates; i++) {
+		tried |= problem->candidate[i].confirm.outcome != OUTCOME_OPEN;
+		*confirmed |= problem->candidate[i].confirm.outcome == OUTCOME_KEEP;
+	}
+	return tried;
+}
+
+static void compare_chains(struct run_flips *out, const struct result_problem *a, const struct result_problem *b)
+{
+	bool x, y;
+	if (!was_chained(a, &x) || !was_chained(b, &y)) return;
+	out->chained++;
+	out->same_confirmed += x == y;
+}
+
 static enum status compare_problem(struct run_flips *out, const struct result_problem *a, const struct result_problem *b, struct error *err)
 {
 	int both = 0;
 	out->problems++;
 	out->same_best += same_best(a, b);
+	compare_chains(out, a, b);
 	for (int i = 0; i < a->candidates; i++) {
 		const struct result_candidate *x = &a->candidate[i], *y = decided(x) ? find_candidate(b, &x->requested) : NULL;
 		if (!y) {

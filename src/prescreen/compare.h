@@ -35,6 +35,7 @@ struct run_flips {
 	int count;
 	int compared, equal;   /* candidates decided in both, baselines apart; of these, with the same outcome */
 	int problems, same_best; /* in both; of these, with the same best candidate and verdict */
+	int chained, same_confirmed; /* problems of which a chain tried candidates in both; of these, those where both or neither of the runs have one confirmed */
 	int only_a, only_b;    /* candidates decided in one run alone, those of problems that the other lacks included */
 	double spread;         /* largest |speedup a / speedup b - 1| of candidates timed in both */
 };

@@ -31,6 +31,9 @@ enum status compare_runs_text(const struct run_flips *flips, struct buf *out, st
 	}
 	TRY(buf_printf(out, err, "%d of %d verdicts are equal: %.1f %%; the best candidate is the same for %d of %d problems\n", flips->equal, flips->compared,
 	               100 * run_stability(flips), flips->same_best, flips->problems));
+	if (flips->chained)
+		TRY(buf_printf(out, err, "of %d problems that chains were asked about in both, %d have a confirmed candidate in both runs or in neither: %.1f %%\n", flips->chained, flips->same_confirmed,
+		               100.0 * flips->same_confirmed / flips->chained));
 	TRY(buf_printf(out, err, "speed-ups differ by %.1f %% at most", 100 * flips->spread));
 	if (flips->only_a || flips->only_b) TRY(buf_printf(out, err, "; decided in the first run alone: %d, in the second alone: %d", flips->only_a, flips->only_b));
 	return buf_puts(out, "\n", err);
@@ -72,7 +75,7 @@ json_t *compare_runs_json(const struct run_flips *flips)
 		json_array_append_new(list, json_pack("{s:s,s:s,s:s,s:o,s:o}", "problem", result_problem_text(f->problem, problem), "kernel", f->a->requested.kernel, "mode",
 		                                      f->a->requested.mode, "first", candidate_json(f->a), "second", candidate_json(f->b)));
 	}
-	return json_pack("{s:s,s:i,s:i,s:f,s:i,s:i,s:f,s:i,s:i,s:o}", "between", "runs", "compared", flips->compared, "equal", flips->equal, "stability",
-	                 run_stability(flips), "problems", flips->problems, "same_best", flips->same_best, "largest_spread", flips->spread, "only_first", flips->only_a,
+	return json_pack("{s:s,s:i,s:i,s:f,s:i,s:i,s:i,s:i,s:f,s:i,s:i,s:o}", "between", "runs", "compared", flips->compared, "equal", flips->equal, "stability",
+	                 run_stability(flips), "problems", flips->problems, "same_best", flips->same_best, "chained", flips->chained, "same_confirmed", flips->same_confirmed, "largest_spread", flips->spread, "only_first", flips->only_a,
 	                 "only_second", flips->only_b, "flips", list);
 }

@@ -27,6 +27,14 @@ succeeds "prescreen: a table" 60 prescreen "$m" --tp 1 --rows 1 --families "mlp 
 	[ "$(grep -c '"kernel": "default"' "$work/table/prescreen.json")" -ge 1 ] && ok "prescreen: --families" || not_ok "prescreen: --families" "none"
 }
 
+# Experts and the delta net of a hybrid model: one way on a CPU, checked and timed all the same.
+if succeeds "prescreen: experts and delta net" 60 prescreen "$golden/qwen3_5-moe" --tp 1,2 --rows 2,40 --families "moe experts,gdn state" --quick --out "$work/blocks" --json; then
+	flat=$(tr -d '\n ' <"$work/blocks/prescreen.json")
+	equal "prescreen: experts" problems "$(grep -o '"op":"moe"' <<<"$flat" | wc -l) $(grep -o '"op":"gdn"' <<<"$flat" | wc -l)" "4 4"
+	equal "prescreen: one way" notes "$(grep -c 'this back end has one way only' "$work/blocks/prescreen.json")" 8
+	equal "prescreen: both are right" reasons "$(grep -c '"reason": ""' "$work/blocks/prescreen.json")" 8
+fi
+
 # An interrupt keeps what is done, and --resume does the rest.
 resumed=$work/resumed
 ("$tandem" prescreen "$m" --tp 1,2,4,8 --rows 1,2,4,8,16,64 --contexts 40 --out "$resumed" >"$out" 2>"$err" & echo $! >"$work/pid"; wait $!; echo $? >"$work/rc")&
@@ -67,6 +75,8 @@ succeeds "story: rules" 10 plan "$qwen" --tp 2,4 --target gfx936 && {
 }
 succeeds "story: rules for more rows" 10 plan "$qwen" --tp 2 --target gfx936 --rows 1,2 && grep -q 'LLMM1: illegal: rows: M 2 > 1 (everywhere)' "$out" &&
 	ok "story: rows" || not_ok "story: rows" "not named"
+succeeds "story: heads" 10 plan "$qwen" --tp 1,2 --target a100 --rows 1,1024 && grep -q 'prefill_wide: illegal: arch: warpgroup products: sm 80 is not 90' "$out" &&
+	grep -Eq 'prefill_tensor +legal +legal' "$out" && ok "story: rules of attention" || not_ok "story: rules of attention" "not named"
 # then by measuring: the same families, each with its own shape at each degree, and what flips.
 if [ -s "$screen/prescreen.json" ]; then
 	equal "story: K is cut" k "$(tr -d '\n ' <"$screen/prescreen.json" | grep -o '"k":[0-9]*,"m":1},"places":\[{"tp":[124],"family":"attno"' | sed 's/"k":\([0-9]*\),.*"tp":\([124]\).*/\2:\1/' | sort | tr '\n' ' ')" "1:64 2:32 4:16 "

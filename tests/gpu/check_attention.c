@@ -33,6 +33,7 @@ struct shape {
 	int rows[MAX_SEQS], kv_len[MAX_SEQS];
 	enum scores scores;
 	float softcap; /* 0: none */
+	bool finite; /* the cache is not NaN where no key is */
 };
 
 /* A step on the host and on the device. */
@@ -141,7 +142,7 @@ static void fill_step(struct gpu_check *c, struct step *p)
 	const struct shape *s = p->s;
 	size_t bytes = dtype_bytes(s->dtype), kv = (size_t)p->blocks * 2 * value_offset(s), dim = (size_t)s->head_dim;
 	p->kv = gpu_host(c, kv * bytes);
-	memset(p->kv, 0xff, kv * bytes);
+	memset(p->kv, s->finite ? 0x42 : 0xff, kv * bytes);
 	for (int i = 0; i < s->seqs; i++)
 		for (int k = first_key(s, i); k < s->kv_len[i]; k++)
 			for (int h = 0; h < s->kv_heads; h++) {
@@ -285,6 +286,7 @@ static void check_variants(struct gpu_check *c, const struct shape *s)
 	for (int i = 0; i < count; i++) {
 		char name[80];
 		struct attention_args args = args_of(c, &p);
+		if (!strcmp(list[i].kernel, attention_cudnn.name)) continue; /* gpu_check_attention_cudnn */
 		snprintf(name, sizeof name, "out of %.30s %.30s", list[i].kernel, list[i].mode);
 		gpu_ok(c, c->ops->attention_prefer(c->stream, &(struct attention_preference){key, key.m, key.m, list[i]}, 1, &c->err));
 		gpu_ok(c, OP(c->stream, attention, &args, &c->err));
@@ -293,12 +295,13 @@ static void check_variants(struct gpu_check *c, const struct shape *s)
 		if (i ? strcmp(ran.kernel, list[i].kernel) || strcmp(ran.mode, list[i].mode) : !strcmp(ran.kernel, "default"))
 			gpu_fail(c, "%s: %s %s ran", name, ran.kernel, ran.mode);
 	}
-	const struct attention_preference other = {key, key.m + 1, key.m + 9, list[count - 1]};
+	const int last = count - (strcmp(list[count - 1].kernel, attention_cudnn.name) == 0);
+	const struct attention_preference other = {key, key.m + 1, key.m + 9, list[last - 1]};
 	struct attention_args args = args_of(c, &p);
 	gpu_ok(c, c->ops->attention_prefer(c->stream, &other, 1, &c->err));
 	gpu_ok(c, OP(c->stream, attention, &args, &c->err));
 	c->ops->attention_ran(c->stream, &ran);
-	if (count > 2 && !strcmp(ran.kernel, list[count - 1].kernel) && !strcmp(ran.mode, list[count - 1].mode)) gpu_fail(c, "what is preferred for other rows ran");
+	if (last > 2 && !strcmp(ran.kernel, list[last - 1].kernel) && !strcmp(ran.mode, list[last - 1].mode)) gpu_fail(c, "what is preferred for other rows ran");
 	static const struct variant bad[] = {{.kernel = "flash"}, {.kernel = "decode", .mode = "2"}, {.kernel = "decode", .mode = "99 splits"},
 	                                     {.kernel = "default", .mode = "2 splits"}, {.kernel = "tile", .mode = "2 splits"}};
 	for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
@@ -518,10 +521,54 @@ static void check_refusals(struct gpu_check *c)
 	gpu_case_end(c);
 }
 
+static void expect_number(struct gpu_check *c, const char *what, int i, int32_t got, int32_t want)
+{
+	if (got != want) gpu_fail(c, "%s %d is %d; %d is wanted", what, i, got, want);
+	c->compared++;
+}
+
+/* Lengths, offsets and pages as a library wants them, against the host's own: of three sequences behind one of one row, the middle one of one row too, in room for
+ * four with `blocks` entries each. */
+static void check_pages(struct gpu_check *c, bool skip_single, int rows, int kv_len, int blocks)
+{
+	const struct shape s = {.dtype = DTYPE_BF16, .head_dim = 16, .q_heads = 1, .kv_heads = 1, .block_tokens = 16, .seqs = 4, .rows = {1, rows, 1, 7}, .kv_len = {30, kv_len, 20, 9}};
+	gpu_case(c, s.dtype, FILL_RANDOM, "pages of %d rows, %d keys in tables of %d, single rows %s", rows, kv_len, blocks, skip_single ? "left out" : "too");
+	struct step p = make_step(c, &s);
+	const struct attention_params params = {.row_start = p.device.row_start, .position = p.device.position, .block_table = p.device.block_table, .first_seq = 1,
+	                                        .skip_single = skip_single, .seqs = s.seqs, .rows = p.rows, .max_blocks = p.max_blocks, .block_tokens = s.block_tokens,
+	                                        .q_stride = 48, .out_stride = 16};
+	const size_t bytes = ATTENTION_PAGES_INTS(4, (size_t)blocks) * sizeof(int32_t);
+	void *room = gpu_room(c, bytes), *host = gpu_host(c, bytes);
+	const struct attention_pages to = attention_pages_at(room, 4, blocks), got = attention_pages_at(host, 4, blocks);
+	gpu_ok(c, attention_pages_write(gpu_context(c->stream), &params, &to, &c->err));
+	gpu_get(c, host, room, bytes);
+	for (int i = 0; i < 4; i++) {
+		const int seq = i + 1, start = p.row_start[seq < s.seqs ? seq : s.seqs];
+		const bool has = seq < s.seqs && !(skip_single && s.rows[seq] == 1);
+		expect_number(c, "rows of", i, got.rows[i], has ? s.rows[seq] : 0);
+		expect_number(c, "keys of", i, got.keys[i], has ? s.kv_len[seq] : 1);
+		expect_number(c, "query offset", i, got.q_start[i], start * 48);
+		expect_number(c, "result offset", i, got.out_start[i], start * 16);
+		for (int b = 0; b < blocks; b++)
+			expect_number(c, "entry", i * blocks + b, got.table[i * blocks + b], has && b * s.block_tokens < s.kv_len[seq] ? p.table[seq * p.max_blocks + b] : 0);
+	}
+	expect_number(c, "query offset", 4, got.q_start[4], p.rows * 48);
+	expect_number(c, "result offset", 4, got.out_start[4], p.rows * 16);
+	gpu_case_end(c);
+}
+
+static void check_all_pages(struct gpu_check *c)
+{
+	check_pages(c, true, 5, 5, 1);
+	check_pages(c, false, 16, 16, 4);
+	check_pages(c, true, 3, 4113, 600);
+}
+
 void gpu_check_attention(struct gpu_check *c)
 {
 	check_rests(c);
 	check_drawn(c, c->stream, "", 120);
+	check_all_pages(c);
 	if (!c->quick) check_wide_heads(c);
 	GPU_EACH_DTYPE(dtype) {
 		check_variants(c, &(struct shape){.dtype = dtype, .head_dim = 64, .q_heads = 6, .kv_heads = 2, .block_tokens = 16, .seqs = 3, .rows = {1, 1, 1},
@@ -548,6 +595,81 @@ void gpu_check_attention(struct gpu_check *c)
 	c->stream = plain;
 	c->ops->stream_destroy(invariant);
 	check_refusals(c);
+}
+
+/* ---- the library of fused attention */
+
+static bool library_listed(const struct gpu_check *c, const struct attention_key *key, struct variant *out)
+{
+	struct variant list[40];
+	const int count = c->ops->attention_variants(c->stream, key, list, 40);
+	for (int i = 0; i < count; i++)
+		if (!strcmp(list[i].kernel, attention_cudnn.name)) return *out = list[i], true;
+	return false;
+}
+
+/* One step with the variant preferred: run at once, and again recorded into a graph and replayed. `taken`: whether the library is to take it. */
+static void check_library(struct gpu_check *c, const struct shape *s, bool taken)
+{
+	struct attention_preference want = {.key = {.prefill = true, .dtype = s->dtype, .q_heads = s->q_heads, .kv_heads = s->kv_heads, .head_dim = s->head_dim, .m = s->rows[s->seqs - 1]},
+	                                    .m_low = 1, .m_high = 1 << 20};
+	struct graph *graph = NULL;
+	struct variant ran;
+	if (!library_listed(c, &want.key, &want.variant)) { /* it is there, but has no plan: the log says why */
+		printf("skip attention_cudnn: not listed for %d/%d x %d\n", s->q_heads, s->kv_heads, s->head_dim);
+		return;
+	}
+	gpu_case(c, s->dtype, FILL_RANDOM, "library: %d sequences, the first of %d rows, %d keys, %d/%d x %d, blocks of %d, window %d", s->seqs, s->rows[0], s->kv_len[0], s->q_heads,
+	         s->kv_heads, s->head_dim, s->block_tokens, s->window);
+	struct step p = make_step(c, s);
+	while (p.device.single_seqs < s->seqs && s->rows[p.device.single_seqs] == 1) p.device.single_seqs++;
+	const struct answer a = answer_of(c, &p);
+	struct attention_args args = args_of(c, &p);
+	gpu_ok(c, c->ops->attention_prefer(c->stream, &want, 1, &c->err));
+	gpu_ok(c, OP(c->stream, attention, &args, &c->err));
+	c->ops->attention_ran(c->stream, &ran);
+	gpu_compare(c, "out", &args.out, a.want, a.bound, 1, 0);
+	if (taken != !strcmp(ran.kernel, attention_cudnn.name)) gpu_fail(c, "%s ran; the library was %swanted", ran.kernel, taken ? "" : "not ");
+	args = args_of(c, &p);
+	gpu_ok(c, c->ops->graph_begin(c->stream, &c->err));
+	gpu_ok(c, OP(c->stream, attention, &args, &c->err));
+	gpu_ok(c, c->ops->graph_end(c->stream, &graph, &c->err));
+	if (graph) gpu_ok(c, c->ops->graph_launch(graph, c->stream, &c->err));
+	gpu_compare(c, "out of a graph", &args.out, a.want, a.bound, 1, 0);
+	c->ops->graph_destroy(graph);
+	gpu_ok(c, c->ops->attention_prefer(c->stream, NULL, 0, &c->err));
+	gpu_case_end(c);
+}
+
+void gpu_check_attention_cudnn(struct gpu_check *c)
+{
+	const struct attention_key key = {.prefill = true, .dtype = DTYPE_BF16, .q_heads = 4, .kv_heads = 2, .head_dim = 128, .m = 64};
+	struct variant variant;
+	check_all_pages(c);
+	if (!library_listed(c, &key, &variant)) {
+		printf("skip attention_cudnn: the library is not here, or has no plan\n");
+		return;
+	}
+	for (enum dtype dtype = DTYPE_F16; dtype <= DTYPE_BF16; dtype++) {
+		const struct shape shapes[] = {
+			{.head_dim = 128, .q_heads = 4, .kv_heads = 2, .block_tokens = 64, .seqs = 1, .rows = {64}, .kv_len = {64}},
+			{.head_dim = 256, .q_heads = 6, .kv_heads = 1, .block_tokens = 64, .seqs = 1, .rows = {200}, .kv_len = {200}},
+			{.head_dim = 256, .q_heads = 2, .kv_heads = 2, .block_tokens = 16, .seqs = 3, .rows = {33, 1, 70}, .kv_len = {513, 40, 70}},
+			{.head_dim = 128, .q_heads = 8, .kv_heads = 2, .block_tokens = 32, .seqs = 1, .rows = {129}, .kv_len = {300}, .scores = SCORES_STEEP},
+			{.head_dim = 64, .q_heads = 3, .kv_heads = 3, .block_tokens = 128, .seqs = 1, .rows = {65}, .kv_len = {1000}},
+			{.head_dim = 128, .q_heads = 4, .kv_heads = 1, .block_tokens = 64, .seqs = 4, .rows = {1, 1, 1, 70}, .kv_len = {90, 1, 300, 140}},
+			{.head_dim = 128, .q_heads = 4, .kv_heads = 1, .block_tokens = 64, .seqs = 6, .rows = {1, 200, 1, 7, 129, 2}, .kv_len = {90, 300, 1, 7, 1030, 900}},
+			{.head_dim = 256, .q_heads = 4, .kv_heads = 1, .block_tokens = 64, .seqs = 4, .rows = {128, 64, 65, 2}, .kv_len = {128, 65, 300, 200}},
+			{.head_dim = 96, .q_heads = 2, .kv_heads = 1, .block_tokens = 64, .seqs = 1, .rows = {2}, .kv_len = {2}},
+		};
+		for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+			struct shape s = shapes[i];
+			s.dtype = dtype, s.finite = true;
+			check_library(c, &s, true);
+		}
+		check_library(c, &(struct shape){.dtype = dtype, .head_dim = 128, .q_heads = 4, .kv_heads = 2, .block_tokens = 64, .window = 50, .seqs = 1, .rows = {64}, .kv_len = {90}}, false);
+		check_library(c, &(struct shape){.dtype = dtype, .head_dim = 128, .q_heads = 4, .kv_heads = 2, .block_tokens = 48, .seqs = 1, .rows = {64}, .kv_len = {90}}, false);
+	}
 }
 
 /* ---- measuring */
@@ -597,6 +719,12 @@ static void bench_shape(struct gpu_check *c, const struct bench_shape *s)
 	b.args = (struct attention_args){.q = tensor_view(q, DTYPE_BF16, TENSOR_SHARDED, rows, cols), .q_heads = s->q_heads, .cache = &b.cache, .rows = &b.rows,
 	                                 .out = tensor_view(out, DTYPE_BF16, TENSOR_SHARDED, rows, cols), .scale = 1 / sqrtf((float)s->head_dim)};
 	double pairs = longer * ((double)s->rows * (s->kv_len - s->rows) + 0.5 * s->rows * (s->rows + 1.0)) + (double)singles * s->kv_len;
+	if (c->variant) { /* its plan is not made while a graph is recorded */
+		const struct attention_key key = {true, DTYPE_BF16, s->q_heads, s->kv_heads, s->head_dim, rows};
+		gpu_ok(c, c->ops->attention_prefer(c->stream, &(struct attention_preference){key, 1, rows, *c->variant}, 1, &c->err));
+		bench_call(c, &b, 0);
+		gpu_sync_stream(c);
+	}
 	double seconds = gpu_bench(c, bench_call, &b, s->rows > 1 ? 2 : layers < 16 ? 16 : layers);
 	if (s->rows > 1) gpu_bench_report(c, seconds, 0, 4 * pairs * cols);
 	else gpu_bench_report(c, seconds, 4.0 * s->seqs * s->kv_len * s->kv_heads * s->head_dim, 0);
@@ -619,4 +747,30 @@ void gpu_bench_attention(struct gpu_check *c)
 		{"27B TP2", 16, 1, 1024, 12, 2, 256, 64, 0},
 	};
 	for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) bench_shape(c, &shapes[i]);
+}
+
+/* The dispatch's own way and the library, one after the other. */
+void gpu_bench_attention_cudnn(struct gpu_check *c)
+{
+	static const struct bench_shape shapes[] = {
+		{"8B", 1, 8192, 8192, 32, 8, 128, 64, 0}, {"8B", 1, 1024, 1024, 32, 8, 128, 64, 0}, {"8B chunk", 1, 2048, 8192, 32, 8, 128, 64, 0},
+		{"D 256", 1, 1024, 1024, 12, 2, 256, 64, 0}, {"D 256", 1, 4096, 4096, 12, 2, 256, 64, 0}, {"D 256 chunk", 1, 2048, 8192, 12, 2, 256, 64, 0},
+		{"D 256 blocks of 16", 1, 4096, 4096, 12, 2, 256, 16, 0},
+	};
+	for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+		const struct bench_shape *s = &shapes[i];
+		const struct attention_key key = {true, DTYPE_BF16, s->q_heads, s->kv_heads, s->head_dim, s->rows};
+		struct variant variant, ran;
+		bench_shape(c, s);
+		if (!library_listed(c, &key, &variant)) {
+			printf("skip attention_cudnn: not listed for %d/%d x %d\n", s->q_heads, s->kv_heads, s->head_dim);
+			continue;
+		}
+		c->variant = &variant;
+		bench_shape(c, s);
+		c->variant = NULL;
+		c->ops->attention_ran(c->stream, &ran);
+		printf("  by %s, %s asked for\n", ran.kernel, variant.kernel);
+		gpu_ok(c, c->ops->attention_prefer(c->stream, NULL, 0, &c->err));
+	}
 }

@@ -165,7 +165,7 @@ static void run_step(struct gpu_check *c, const struct net *n, const struct weig
 		if (step[s] > most) most = step[s];
 	}
 	struct step_rows sr = {.rows = rows, .seqs = seqs, .row_start = gpu_put(c, start, sizeof start), .state_read = gpu_put(c, read, sizeof read),
-	                       .state_write = gpu_put(c, write, sizeof write), .max_seq_rows = most};
+	                       .state_write = gpu_put(c, write, sizeof write), .max_seq_rows = most, .fresh = rows % 2 == 0};
 	while (sr.single_seqs < seqs && start[sr.single_seqs + 1] == sr.single_seqs + 1) sr.single_seqs++;
 	struct tensor out = gpu_output(c, c->dtype, TENSOR_SHARDED, rows, values, values + 8);
 	const struct gdn_args args = {.qkvz = tensor_view(gpu_put(c, qkvz, (size_t)rows * line), c->dtype, TENSOR_SHARDED, rows, cols),

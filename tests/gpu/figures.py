@@ -21,12 +21,15 @@ TARGETS = {
     "llama8b_tp1_b64_ms": (6.8, 7.77), "llama8b_tp2_b64_ms": (4.1, 5.01), "qwen32b_tp1_b1_ms": (16.6, 18.94), "qwen32b_tp2_b1_ms": (8.9, 11.22),
     "llama8b_tp1_prefill1024_ms": (27, 27.7), "llama8b_tp2_prefill1024_ms": (17, 36.9), "llama8b_tp1_prefill8192_ms": (210, 219),
     "llama8b_tp2_prefill8192_ms": (118, 128), "llama8b_tp1_throughput_tok_s": (7500, 6800), "llama8b_tp2_throughput_tok_s": (12500, 11200),
-    "first_token_s": (5, 48), "moe30b_tp1_b1_ms": (2.24, None), "moe30b_tp2_b1_ms": (1.12, None),
+    "first_token_s": (5, 48), "hyb27b_tp1_b1_ms": (14.0, 15.5), "hyb27b_tp2_b1_ms": (7.5, 9.8), "hyb27b_tp1_b16_ms": (15.8, 17.1), "hyb27b_tp2_b16_ms": (8.8, 10.6),
+    "hyb27b_tp2_b64_ms": (None, 13.3), "hyb27b_tp1_prefill8192_ms": (860, 921), "hyb27b_tp2_prefill8192_ms": (470, 516), "hyb27b_first_token_s": (10, 228), "moe30b_tp1_b1_ms": (2.24, None), "moe30b_tp2_b1_ms": (1.12, None),
 }
 
 figures, details = {}, {}
 
 
+HYBRID = {"architectures": ["Qwen3_5ForCausalLM"], "model_type": "qwen3_5_text", "full_attention_interval": 2, "attn_output_gate": True, "linear_num_key_heads": 2,
+          "linear_num_value_heads": 4, "linear_key_head_dim": 32, "linear_value_head_dim": 32, "linear_conv_kernel_dim": 4}
 EXPERTS = {"architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 64}
 
 
@@ -41,10 +44,10 @@ def put(key, value, detail=None):
     check(value is not None and value > 0, "%s %.4g" % (key, value))
 
 
-def step(folder, world, batch, prefill, *more, steps=32):
+def step(folder, world, batch, prefill, *more, steps=32, repeat=3):
     steps = 2 if EMULATED else steps
     return tandem_json("bench", "step", folder, *SEED, "--device", DEVICE, "--tp", world, "--batch", batch, "--context", CONTEXT, "--steps", steps,
-                       "--prefill", prefill, "--repeat", 1 if EMULATED else 3, *more, timeout=60 * (10 if EMULATED else 1))
+                       "--prefill", prefill, "--repeat", 1 if EMULATED else repeat, *more, timeout=60 * (10 if EMULATED else 1))
 
 
 def decode_detail(result):
@@ -87,7 +90,15 @@ def large(key, world, folder):
     put(key, result["decode_ms"], decode_detail(result))
 
 
-def first_token(folder):
+def hybrid(world, folder):
+    for name, batch in zip((1, 16, 64), BATCHES):
+        result = step(folder, world, batch, PREFILLS[1] if name == 1 else 64, repeat=1)
+        put("hyb27b_tp%d_b%d_ms" % (world, name), result["decode_ms"], decode_detail(result))
+        if name == 1:
+            put("hyb27b_tp%d_prefill8192_ms" % world, result["prefill_ms"])
+
+
+def first_token(key, folder):
     """Process start to the first output of a run that says one token; the mean of two."""
     times = []
     for _ in range(1 if EMULATED else 2):
@@ -100,8 +111,8 @@ def first_token(folder):
         if not first or process.returncode:
             raise Failed("run: exit %d: %s" % (process.returncode, log.decode()[-300:]))
         times.append(seconds)
-        details["first_token_s"] = {"load_ms": json.loads(first + rest)["load_ms"], "runs_s": times}
-    put("first_token_s", sum(times) / len(times))
+        details[key] = {"load_ms": json.loads(first + rest)["load_ms"], "runs_s": times}
+    put(key, sum(times) / len(times))
 
 
 def all_reduce(world):
@@ -141,6 +152,7 @@ def markdown():
 
 KEYS = (["llama8b_tp%d_b%d_ms" % (p, b) for b in (1, 16, 64) for p in (1, 2)] + ["qwen32b_tp1_b1_ms", "qwen32b_tp2_b1_ms", "llama70b_tp2_b1_ms", "moe30b_tp1_b1_ms", "moe30b_tp2_b1_ms"] +
         ["llama8b_tp%d_prefill%d_ms" % (p, n) for n in (1024, 8192) for p in (1, 2)] + ["llama8b_tp%d_throughput_tok_s" % p for p in (1, 2)] +
+        ["hyb27b_tp%d_%s_ms" % (p, what) for what in ("b1", "b16", "b64", "prefill8192") for p in (1, 2)] + ["hyb27b_first_token_s"] +
         ["read_gb_s", "matrix_tflops", "first_token_s", "allreduce_us"])
 
 
@@ -178,6 +190,7 @@ def main():
     out, table = sys.argv[1:3]
     figures.update(dict.fromkeys(KEYS))
     llama, qwen, big = (model(name, LOGS) for name in ("llama3-8b", "qwen3-32b", "llama3-70b"))
+    mixed = model("qwen3.5-27b", LOGS, **HYBRID)
 
     def group(what, *call):
         attempt(what, *call)
@@ -190,7 +203,10 @@ def main():
         group("all-reduce", all_reduce, min(GPUS, 8))
     for world in degrees():
         group("throughput TP%d" % world, throughput, world, llama)
-    group("first token", first_token, llama)
+    group("first token", first_token, "first_token_s", llama)
+    for world in degrees()[:2]:
+        group("Qwen3.5-27B TP%d" % world, hybrid, world, mixed)
+    group("first token of Qwen3.5-27B", first_token, "hyb27b_first_token_s", mixed)
     for world in degrees():
         group("Qwen3-32B TP%d" % world, large, "qwen32b_tp%d_b1_ms" % world, world, qwen)
     for world in degrees():

@@ -98,7 +98,8 @@ echo "gpu-check: $gpus GPU(s) of $device, $tandem of commit $commit, logs in $lo
 python=${PYTHON:-python3} begun=$(date +%s)
 [ "$device" = emu ] && slow=10
 quick=$([ "$device" = emu ] && echo --quick)
-run_part kernels 120 "$check" $quick $("$check" --list | awk '$1 != "comm" {print "--op", $1}')
+run_part kernels 120 "$check" $quick $("$check" --list | awk '$1 != "comm" && $1 != "attention_cudnn" {print "--op", $1}')
+run_part cudnn 60 "$check" $quick --op attention_cudnn
 run_part collectives 90 "$check" $quick --op comm
 run_part faults 90 "$python" tests/gpu/faults.py
 run_part verify 60 "$python" tests/gpu/compare.py verify

@@ -106,6 +106,8 @@ OP_FAMILY_LIST(X)
 void gpu_check_device(struct gpu_check *c);
 void gpu_check_comm(struct gpu_check *c); /* opens devices of its own */
 void gpu_check_prescreen(struct gpu_check *c);
+void gpu_check_attention_cudnn(struct gpu_check *c); /* where that library is */
+void gpu_bench_attention_cudnn(struct gpu_check *c);
 void gpu_check_comm_emu(struct gpu_check *c) __attribute__((weak)); /* only where devices are emulated */
 
 /* The fills that most row ops take. */

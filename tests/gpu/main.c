@@ -21,6 +21,7 @@ static const struct family families[] = {
 	{"device", gpu_check_device, NULL, SIZE_MAX},
 	{"comm", gpu_check_comm, NULL, SIZE_MAX},
 	{"prescreen", gpu_check_prescreen, NULL, SIZE_MAX},
+	{"attention_cudnn", gpu_check_attention_cudnn, gpu_bench_attention_cudnn, SIZE_MAX},
 #define X(op) {#op, gpu_check_##op, gpu_bench_##op, offsetof(struct op_table, op)},
 	OP_LIST(X)
 	OP_FUSED_LIST(X)

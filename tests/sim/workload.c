@@ -85,7 +85,7 @@ static enum status set_up(struct sim *m, struct error *err)
 	                                        .block_tokens = size, .max_queue = chance(m, 300) ? between(m, 1, 10) : 0, .states = w.states,
 	                                        .state_every = chance(m, 500) ? between(m, 1, 100) : 0, .kv = &m->world.kv};
 	TRY(scheduler_create(&m->scheduler, &m->options, err));
-	struct step_limits limits = {.max_rows = m->options.max_rows, .max_seqs = max_seqs, .max_outputs = max_seqs};
+	struct step_limits limits = {.max_rows = m->options.max_rows, .max_seqs = max_seqs, .max_tails = w.states ? draw(m, max_seqs + 1) : 0, .max_outputs = max_seqs};
 	TRY(step_plan_init(&m->plan, &limits, err));
 	m->arrive = between(m, 10, 400);
 	m->burst = chance(m, 300) ? 200 : 0;
@@ -238,12 +238,16 @@ static enum status view_plan(const struct sim *m, struct plan_view *v, struct er
 	for (int i = 0; i < p->seqs; i++) {
 		const struct sequence *q = p->sequence[i];
 		int first = p->row_start[i], rows = p->row_start[i + 1] - first, size = m->options.block_tokens;
-		if (q->state != SEQUENCE_RUNNING || q->slot != p->slot[i] || v->rows[q->slot]) return BROKEN("plan: request %llu is in it wrongly", ID(q));
-		v->rows[q->slot] = rows;
+		const int before = v->rows[q->slot], begin = q->computed + before;
+		const bool tail = i >= p->seqs - p->tails;
+		if (q->state != SEQUENCE_RUNNING || q->slot != p->slot[i] || (before > 0) != tail) return BROKEN("plan: request %llu is in it wrongly", ID(q));
+		if (tail && (rows < 2 || begin % size || !q->hashes)) return BROKEN("plan: request %llu has a second part of %d rows at %d", ID(q), rows, begin);
+		v->rows[q->slot] += rows;
 		for (int r = 0; r < rows; r++)
-			if (p->position[first + r] != q->computed + r || p->token[first + r] != q->tokens[q->computed + r])
+			if (p->position[first + r] != begin + r || p->token[first + r] != q->tokens[begin + r])
 				return BROKEN("plan: row %d of request %llu is not its next", r, ID(q));
-		v->free_after -= (q->computed + rows + size - 1) / size - kv_group_seq_blocks(&m->world.kv, q->slot);
+		v->free_after -= (begin + rows + size - 1) / size - (tail ? (begin + size - 1) / size : kv_group_seq_blocks(&m->world.kv, q->slot));
+		m->counts->tails += tail;
 	}
 	for (int i = m->oldest; i < m->client_count; i++) {
 		const struct sequence *q = m->clients[i].sequence;
@@ -270,7 +274,7 @@ static enum status check_plan(struct sim *m, bool preempted, struct error *err)
 	const struct step_plan *p = &m->plan;
 	m->cut = 0;
 	TRY(view_plan(m, &v, err));
-	if (p->rows > m->options.max_rows || p->seqs > m->options.max_seqs) return BROKEN("plan: %d rows of %d sequences", p->rows, p->seqs);
+	if (p->rows > m->options.max_rows || p->seqs - p->tails > m->options.max_seqs || p->tails > p->limits.max_tails) return BROKEN("plan: %d rows of %d sequences", p->rows, p->seqs);
 	if (v.free_after < 0) return BROKEN("plan: %d blocks more than there are", -v.free_after);
 	if (m->live && !p->rows) return BROKEN("plan: empty with %d requests live", m->live);
 	if (!m->live) return STATUS_OK;
@@ -363,6 +367,7 @@ static enum status apply(struct sim *m, struct error *err)
 			if (begin > q->scored - 1) return BROKEN("request %llu: the row that scores token %d was not computed", (unsigned long long)q->id, q->scored);
 			if (m->plan.kv_len[i] >= q->scored) q->scored = min_int(m->plan.kv_len[i] + 1, q->prompt_count);
 		}
+		if (m->plan.goes_on[i]) continue;
 		if (!q->max_tokens && q->computed == q->count && !scheduler_dropped(m->scheduler, q)) q->finish = FINISH_LENGTH;
 		if (q->finish == FINISH_NONE) continue;
 		scheduler_remove(m->scheduler, q, q->finish);

@@ -10,7 +10,7 @@
 	X(steps) X(requests) X(tokens) X(refused) X(busy) X(finished) X(stopped) X(scored) X(timeouts) X(cancelled_queued)             \
 	X(cancelled_running) X(cancelled_in_flight) X(cancelled_finished) X(failures) X(preemptions) X(cached_tokens) X(evictions)     \
 	X(recomputed_tokens) X(youngest_waits) X(prefills_beside) X(full_queue_steps) \
-	X(windowed_workloads) X(windowed_cached_tokens) X(stateful_workloads) X(snapshots) X(cut_chunks) X(state_hits) X(snapshot_evictions)
+	X(windowed_workloads) X(windowed_cached_tokens) X(stateful_workloads) X(snapshots) X(cut_chunks) X(tails) X(state_hits) X(snapshot_evictions)
 
 struct sim_counts {
 #define X(name) unsigned long long name;

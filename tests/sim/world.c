@@ -51,10 +51,10 @@ static uint64_t value_of(const struct sequence *q, int length)
 }
 
 /* The recurrent part: from the state of the committed length to the one of the step's end, in another slot. */
-static enum status compute_state(struct world *w, int rank, const struct sequence *q, int slot, int begin, int end, struct error *err)
+static enum status compute_state(struct world *w, int rank, const struct sequence *q, int slot, int begin, int end, bool tail, struct error *err)
 {
 	const struct kv_pool *pool = w->pools[rank];
-	int32_t read = kv_state_read(pool, slot), write = kv_state_write(pool, slot);
+	int32_t read = tail ? kv_state_write(pool, slot) : kv_state_read(pool, slot), write = tail ? kv_state_tail(pool, slot) : kv_state_write(pool, slot);
 	uint64_t value = read < 0 ? 0 : w->states[rank][read];
 	if ((read < 0) != (begin == 0) || write < 1 || write == read)
 		return FAIL(err, BAD_INPUT, "request %llu reads state slot %d and writes %d at position %d of rank %d", (unsigned long long)q->id, read,
@@ -104,7 +104,7 @@ static enum status compute(struct world *w, int rank, const struct step_plan *pl
 			return FAIL(err, BAD_INPUT, "request %llu reads another text's KV at position %d on rank %d", (unsigned long long)q->id, p, rank);
 	}
 	if (w->options.windows) TRY(compute_window(w, rank, q, slot, begin, end, err));
-	return w->options.states ? compute_state(w, rank, q, slot, begin, end, err) : STATUS_OK;
+	return w->options.states ? compute_state(w, rank, q, slot, begin, end, seq >= plan->seqs - plan->tails, err) : STATUS_OK;
 }
 
 enum status world_run(struct world *w, const struct step_plan *plan, int fail_rank, int fail_after, struct error *err)

@@ -441,6 +441,45 @@ static void test_a_twin_lends_its_block_and_takes_the_snapshot(void **state)
 	kv_destroy(&pool);
 }
 
+static void test_the_state_between_two_reservations_is_kept(void **state)
+{
+	(void)state;
+	struct kv_pool *pool = make_states(8, 4, true, 3);
+	struct said a;
+	int idle;
+	say(&a, 0, 1);
+	for (int run = 0; run < 2; run++) {
+		assert_int_equal(kv_reserve(pool, 0, 8, NULL), STATUS_OK);
+		assert_int_equal(kv_state_tail(pool, 0), -1);
+		assert_int_equal(kv_reserve(pool, 0, 5, NULL), STATUS_OK);
+		assert_sound(pool);
+		assert_int_equal(kv_seq_blocks(pool, 0), 4);
+		assert_int_equal(kv_free_states(pool), 8 - 2);
+		if (run) break;
+		kv_rollback(pool, 0);
+		assert_sound(pool);
+		assert_int_equal(kv_seq_blocks(pool, 0), 0);
+		assert_int_equal(kv_free_states(pool), 8);
+	}
+	int32_t between = kv_state_write(pool, 0), last = kv_state_tail(pool, 0);
+	assert_true(between > 0 && last > 0 && between != last);
+	kv_commit(pool, 0, &a.text);
+	assert_sound(pool);
+	assert_int_equal(kv_length(pool, 0), 8);
+	assert_int_equal(kv_state_read(pool, 0), between);
+	assert_int_equal(kv_state_write(pool, 0), last);
+	kv_commit(pool, 0, &a.text);
+	assert_sound(pool);
+	assert_int_equal(kv_length(pool, 0), 13);
+	assert_int_equal(kv_state_read(pool, 0), last);
+	assert_int_equal(kv_state_write(pool, 0), -1);
+	assert_true(kv_is_snapshot(pool, between) && !kv_is_snapshot(pool, last));
+	assert_int_equal(kv_match(pool, 1, &a.text, 9, &idle), 2);
+	assert_int_equal(kv_adopt(pool, 1, &a.text, 9), 2);
+	assert_int_equal(kv_state_read(pool, 1), between);
+	kv_destroy(&pool);
+}
+
 static void test_snapshots_go_before_running_state_the_longest_unused_first(void **state)
 {
 	(void)state;
@@ -669,6 +708,7 @@ int main(void)
 		cmocka_unit_test(test_ranks_whose_caches_differ_are_noticed),
 		cmocka_unit_test(test_a_hit_ends_at_the_deepest_snapshot),
 		cmocka_unit_test(test_a_twin_lends_its_block_and_takes_the_snapshot),
+		cmocka_unit_test(test_the_state_between_two_reservations_is_kept),
 		cmocka_unit_test(test_snapshots_go_before_running_state_the_longest_unused_first),
 		cmocka_unit_test(test_a_rolling_snapshot_is_replaced_and_stays_at_the_end),
 		cmocka_unit_test(test_an_evicted_block_takes_its_snapshot_along),

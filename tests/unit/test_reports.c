@@ -91,7 +91,13 @@ static void test_planted_flip_between_runs(void **state)
 	assert_int_equal(flips.compared, 28);
 	assert_true(run_stability(&flips) == 1 && flips.spread == 0);
 	assert_int_equal(flips.same_best, 28);
+	assert_int_equal(flips.chained, 0);
 	run_flips_fini(&flips);
+	/* Chains: confirmed in one run alone; confirmed in both, other candidates apart; tried in one run alone. */
+	find(&a, "gdn qkvz", 2, 1)->candidate[1].confirm.outcome = OUTCOME_KEEP;
+	find(&b, "gdn qkvz", 2, 1)->candidate[1].confirm.outcome = OUTCOME_BOUNDARY;
+	find(&a, "mlp down", 4, 1)->candidate[1].confirm.outcome = find(&b, "mlp down", 4, 1)->candidate[1].confirm.outcome = OUTCOME_KEEP;
+	find(&a, "attn qkv", 2, 1)->candidate[1].confirm.outcome = OUTCOME_REJECT;
 
 	struct result_problem *ba = find(&b, "gdn ba", 2, 1);
 	ba->candidate[1].outcome = OUTCOME_KEEP;
@@ -108,12 +114,15 @@ static void test_planted_flip_between_runs(void **state)
 	assert_true(run_stability(&flips) > 0.961 && run_stability(&flips) < 0.962);
 	assert_true(flips.spread > 0.09 && flips.spread < 0.0910);
 	assert_int_equal(flips.same_best, 25);
+	assert_int_equal(flips.chained, 2);
+	assert_int_equal(flips.same_confirmed, 1);
 	assert_int_equal(flips.item[0].a->outcome, OUTCOME_REJECT);
 	assert_int_equal(flips.item[0].b->outcome, OUTCOME_KEEP);
 	struct buf text = {0};
 	need(compare_runs_text(&flips, &text, &err), &err);
 	assert_non_null(strstr(text.data, "decode M=1 linear [48 x 5120], LLMM1 (4)"));
 	assert_non_null(strstr(text.data, "25 of 26 verdicts are equal: 96.2 %"));
+	assert_non_null(strstr(text.data, "of 2 problems that chains were asked about in both, 1 have a confirmed candidate in both runs or in neither: 50.0 %"));
 	json_t *object = compare_runs_json(&flips);
 	assert_int_equal(json_array_size(json_object_get(object, "flips")), 1);
 	json_decref(object);

@@ -17,7 +17,7 @@ static struct step_plan plan;
 static uint64_t last_id;
 static bool cached;
 
-static int states, state_every; /* of the next one to be opened */
+static int states, state_every, tails; /* of the next one to be opened */
 
 static void open_scheduler(int seqs, int rows, int blocks, int max_queue, bool cache)
 {
@@ -30,7 +30,7 @@ static void open_scheduler(int seqs, int rows, int blocks, int max_queue, bool c
 	struct scheduler_options options = {.max_seqs = seqs, .max_rows = rows, .kv_blocks = blocks, .block_tokens = SIZE, .max_queue = max_queue,
 	                                    .states = states, .state_every = state_every, .kv = &group};
 	assert_int_equal(scheduler_create(&scheduler, &options, &err), STATUS_OK);
-	struct step_limits limits = {.max_rows = rows, .max_seqs = seqs, .max_outputs = seqs};
+	struct step_limits limits = {.max_rows = rows, .max_seqs = seqs, .max_tails = tails, .max_outputs = seqs};
 	assert_int_equal(step_plan_init(&plan, &limits, &err), STATUS_OK);
 	last_id = 0;
 	cached = cache;
@@ -98,10 +98,11 @@ static int rows_of(const struct sequence *q)
 /* Runs the plan: every output gets token 7. */
 static void run_plan(void)
 {
-	for (int i = 0; i < plan.seqs; i++) {
-		struct kv_text text;
+	for (int i = 0; i < plan.seqs; i++)
 		for (int r = 0; r < 2; r++)
 			assert_int_equal(kv_reserve(pools[r], plan.slot[i], plan.row_start[i + 1] - plan.row_start[i], NULL), STATUS_OK);
+	for (int i = 0; i < plan.seqs; i++) {
+		struct kv_text text;
 		kv_group_commit(&group, plan.slot[i], sequence_text(plan.sequence[i], &text));
 	}
 	scheduler_committed(scheduler, &plan);
@@ -391,6 +392,40 @@ static void test_state_is_kept_at_the_end_of_a_prompt_and_where_texts_part(void 
 	close_scheduler();
 }
 
+/* One step for a prompt whose last whole block is not its end, where the plan has room for a second part; not for a part of one row. */
+static void test_state_is_kept_within_a_step(void **state)
+{
+	(void)state;
+	tails = 1;
+	open_stateful(2, 64, 1, 0);
+	tails = 0;
+	submit(3 * SIZE + 5, 1, 100);
+	make_plan();
+	assert_int_equal(plan.tails, 1);
+	assert_int_equal(plan.seqs, 2);
+	assert_true(plan.goes_on[0] && !plan.goes_on[1]);
+	assert_int_equal(plan.kv_len[0], 3 * SIZE);
+	assert_int_equal(plan.kv_len[1], 3 * SIZE + 5);
+	assert_int_equal(plan.outputs, 1);
+	assert_int_equal(plan.output_seq[0], 1);
+	run_plan();
+	assert_int_equal(stats().computed_tokens, 3 * SIZE + 5);
+	assert_int_equal(kv_snapshots(pools[0]), 1);
+	struct sequence *b = submit(3 * SIZE + 7, 1, 100); /* says what a said, and more */
+	make_plan();
+	assert_int_equal(b->cached_tokens, 3 * SIZE);
+	assert_int_equal(plan.tails, 0);
+	assert_int_equal(plan.rows, 7);
+	run_plan();
+	struct sequence *c = submit(3 * SIZE + 1, 1, 0);
+	make_plan();
+	assert_int_equal(plan.tails, 0);
+	assert_int_equal(rows_of(c), 3 * SIZE);
+	run_plan();
+	run_out();
+	close_scheduler();
+}
+
 static void test_the_same_prompt_again_computes_its_last_block(void **state)
 {
 	(void)state;
@@ -525,6 +560,7 @@ int main(void)
 		cmocka_unit_test(test_deadlines_and_cancels_end_in_every_state),
 		cmocka_unit_test(test_a_scored_prompt_is_computed_whole),
 		cmocka_unit_test(test_state_is_kept_at_the_end_of_a_prompt_and_where_texts_part),
+		cmocka_unit_test(test_state_is_kept_within_a_step),
 		cmocka_unit_test(test_the_same_prompt_again_computes_its_last_block),
 		cmocka_unit_test(test_siblings_with_state_compute_a_common_beginning_once),
 		cmocka_unit_test(test_a_conversation_goes_on_from_the_end_of_the_answer),

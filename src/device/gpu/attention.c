@@ -36,6 +36,11 @@ static const struct attention_kernel *const *candidates(bool prefill, const stru
 	return prefill && p->cap_scale > 0 ? capped_prefill_kernels : attention_kernels(prefill);
 }
 
+const struct attention_kernel *attention_optional(bool prefill)
+{
+	return prefill ? &attention_cudnn : NULL;
+}
+
 /* Splits of one sequence and KV head: enough blocks for the device, whatever the contexts' lengths. */
 static int decode_splits(const struct gpu_props *props, bool invariant, int seqs, int kv_heads)
 {
@@ -127,7 +132,7 @@ static struct attention_params make_params(const struct attention_args *args, bo
 	size_t layer = (size_t)l->blocks * 2 * (size_t)l->kv_heads * (size_t)l->block_tokens * (size_t)l->head_dim * dtype_bytes(l->dtype);
 	return (struct attention_params){.q = args->q.data, .out = args->out.data, .kv = (const char *)args->cache->data + (size_t)args->layer * layer,
 	                                 .q_stride = args->q.row_stride, .out_stride = args->out.row_stride, .position = rows->position,
-	                                 .row_start = rows->row_start, .block_table = rows->block_table, .rows = rows->rows, .seqs = rows->seqs,
+	                                 .row_start = rows->row_start, .block_table = rows->block_table, .rows = rows->rows, .seqs = rows->seqs, .max_seq_rows = rows->max_seq_rows,
 	                                 .max_blocks = rows->max_blocks, .block_tokens = l->block_tokens, .blocks = l->blocks,
 	                                 .max_kv_len = rows->max_kv_len, .q_heads = args->q_heads, .kv_heads = l->kv_heads,
 	                                 .group = args->q_heads / l->kv_heads, .head_dim = l->head_dim, .scale_log2 = (args->softcap > 0 ? args->softcap : args->scale) * 1.44269504f,
@@ -176,11 +181,14 @@ static enum status launch_preferred(const struct gpu_context *ctx, const struct 
                                     struct error *err)
 {
 	const struct attention_way *way = &preferred->way;
+	const bool optional = way->kernel == attention_optional(true);
+	if (optional && (p->cap_scale > 0 || !way->kernel->can(p, dtype) || attention_cudnn_ready(ctx, p, dtype, NULL) != STATUS_OK))
+		return launch_first(true, 0, ctx, p, dtype, err);
 	const struct attention_kernel *const *k = candidates(preferred->key.prefill, p);
 	while (*k && *k != way->kernel) k++;
-	if (*k && way->kernel->can(p, dtype)) return launch(ctx, way->kernel, way->splits, p, dtype, err);
+	if ((*k || optional) && way->kernel->can(p, dtype)) return launch(ctx, way->kernel, way->splits, p, dtype, err);
 	return FAIL(err, UNSUPPORTED, "attention: preferred %s '%s' cannot take %d/%d heads of %d of type %s%s", preferred->name.kernel, preferred->name.mode, p->q_heads,
-	            p->kv_heads, p->head_dim, dtype_name(dtype), *k ? "" : ", scores with a soft cap");
+	            p->kv_heads, p->head_dim, dtype_name(dtype), *k || optional ? "" : ", scores with a soft cap");
 }
 
 /* The workspace for p->splits, or no splits where it is too small and nobody asked for so many. */

@@ -39,7 +39,7 @@ struct attention_params {
 	const void *kv; /* the layer's: [block][k|v][kv_head][block_tokens][D] */
 	int64_t q_stride, out_stride;
 	const int32_t *position, *row_start, *block_table;
-	int rows, seqs, max_blocks, block_tokens, blocks, max_kv_len;
+	int rows, seqs, max_seq_rows, max_blocks, block_tokens, blocks, max_kv_len;
 	int q_heads, kv_heads, group, head_dim;
 	float scale_log2; /* scale * log2(e): weights are powers of 2. With a soft cap: cap * log2(e), of tanh(score * cap_scale) */
 	float cap_scale;  /* scale / cap; 0: no soft cap */
@@ -101,6 +101,34 @@ struct attention_preferred {
 const struct attention_preferred *attention_preferred(const struct gpu_context *context, bool prefill, const struct attention_params *p, enum dtype dtype);
 /* Candidates in the order of the dispatch, NULL behind the last. */
 const struct attention_kernel *const *attention_kernels(bool prefill);
+/* One more that the dispatch never takes by itself, or NULL. Preferred, it takes what it can, and what it cannot goes the dispatch's own way. */
+const struct attention_kernel *attention_optional(bool prefill);
+
+/* ---- attention_cudnn.c */
+
+struct attention_library;
+extern const struct attention_kernel attention_cudnn;
+/* Whether the library is here and has a plan for this problem, which is made if there is none yet and no graph is recorded. UNSUPPORTED, DEVICE_FAULT (what
+ * the library said): it will not do. Not for the step path, but for the first step of its class (attention_cudnn.c). */
+enum status attention_cudnn_ready(const struct gpu_context *ctx, const struct attention_params *p, enum dtype dtype, struct error *err) NODISCARD;
+void attention_library_destroy(struct attention_library **library);
+/* Lengths, offsets and block tables as a library wants them, for `seqs` sequences from number p->first_seq on; those behind the step's last have no rows. Device
+ * memory, 32-bit numbers behind one another. */
+struct attention_pages {
+	int32_t *rows, *keys;         /* [seqs] */
+	int32_t *q_start, *out_start; /* [seqs + 1], in elements */
+	int32_t *table;               /* [seqs][blocks] */
+	int seqs, blocks;
+};
+#define ATTENTION_PAGES_INTS(seqs, blocks) ((seqs) * (4 + (blocks)) + 2)
+static inline struct attention_pages attention_pages_at(void *room, int seqs, int blocks)
+{
+	int32_t *at = (int32_t *)room;
+	const struct attention_pages pages = {at, at + seqs, at + 2 * seqs, at + 3 * seqs + 1, at + 4 * seqs + 2, seqs, blocks};
+	return pages;
+}
+/* attention_pages.cu: written by a kernel. */
+enum status attention_pages_write(const struct gpu_context *ctx, const struct attention_params *p, const struct attention_pages *to, struct error *err) NODISCARD;
 
 /* device_ops: */
 int gpu_attention_variants(struct stream *stream, const struct attention_key *key, struct variant *out, int max);

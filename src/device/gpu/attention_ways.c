@@ -15,11 +15,25 @@ static void write_variant(const struct gpu_context *context, const struct attent
 	if (way->splits) snprintf(out->mode, sizeof out->mode, "%d splits", way->splits);
 }
 
-/* A key as the kernels' can() sees it. */
+/* A key as the kernels' can() sees it: a prompt from its start, where it is of rows of a prompt. */
 static struct attention_params params_of(const struct attention_key *key)
 {
-	return (struct attention_params){.q_heads = key->q_heads, .kv_heads = key->kv_heads, .group = key->q_heads / key->kv_heads, .head_dim = key->head_dim,
-	                                 .rows = key->m, .seqs = key->prefill ? 1 : key->m, .block_tokens = ATTENTION_GROUP, .blocks = 1};
+	const int dim = key->head_dim;
+	return (struct attention_params){.q_heads = key->q_heads, .kv_heads = key->kv_heads, .group = key->q_heads / key->kv_heads, .head_dim = dim, .rows = key->m,
+	                                 .seqs = key->prefill ? 1 : key->m, .max_seq_rows = key->prefill ? key->m : 1, .max_kv_len = key->m, .block_tokens = ATTENTION_GROUP,
+	                                 .block_shift = 4, .blocks = key->m / ATTENTION_GROUP + 1, .q_stride = (int64_t)(key->q_heads + 2 * key->kv_heads) * dim,
+	                                 .out_stride = (int64_t)key->q_heads * dim};
+}
+
+/* Whether a kernel that is not always there can be listed; why not, the log is told. */
+static bool ready(const struct gpu_context *context, const struct attention_kernel *optional, const struct attention_params *p, enum dtype dtype)
+{
+	struct error why = {0};
+	if (!optional->can(p, dtype)) return false;
+	if (attention_cudnn_ready(context, p, dtype, &why) == STATUS_OK) return true;
+	log_write(context->log, LOG_DEBUG, "gpu: attention '%s' is not a candidate for %d rows of %d/%d heads of %d: %s", optional->name, p->rows, p->q_heads, p->kv_heads,
+	          p->head_dim, why.text);
+	return false;
 }
 
 int gpu_attention_variants(struct stream *stream, const struct attention_key *key, struct variant *out, int max)
@@ -35,6 +49,8 @@ int gpu_attention_variants(struct stream *stream, const struct attention_key *ke
 		for (int splits = 1; (*k)->splits && splits <= ATTENTION_MAX_SPLITS; splits *= 2)
 			if (count < max) write_variant(context, &(struct attention_way){*k, splits}, &out[count++]);
 	}
+	const struct attention_kernel *optional = attention_optional(key->prefill);
+	if (count < max && optional && ready(context, optional, &p, key->dtype)) write_variant(context, &(struct attention_way){optional, 0}, &out[count++]);
 	return count;
 }
 
@@ -66,8 +82,9 @@ static enum status read_preference(const struct gpu_context *context, const stru
 	*out = (struct attention_preferred){.key = in->key, .m_low = in->m_low, .m_high = in->m_high, .name = *v};
 	if (in->m_low < 1 || in->m_high < in->m_low)
 		return FAIL(err, BAD_INPUT, "attention %s '%s' for rows %d to %d: no such rows", v->kernel, v->mode, in->m_low, in->m_high);
-	const struct attention_kernel *const *k = attention_kernels(in->key.prefill);
+	const struct attention_kernel *const *k = attention_kernels(in->key.prefill), *optional = attention_optional(in->key.prefill);
 	while (*k && strcmp((*k)->name, v->kernel)) k++;
+	if (!*k && optional && !strcmp(optional->name, v->kernel)) k = &optional;
 	if (!*k && strcmp(v->kernel, "default")) return FAIL(err, BAD_INPUT, "attention %s '%s': this back end has no such kernel", v->kernel, v->mode);
 	out->way.kernel = *k;
 	if (*v->mode && sscanf(v->mode, "%d splits", &out->way.splits) != 1) out->way.splits = -1;

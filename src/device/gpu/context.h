@@ -2,6 +2,7 @@
 #ifndef TANDEM_DEVICE_GPU_CONTEXT_H
 #define TANDEM_DEVICE_GPU_CONTEXT_H
 
+#include "base/log.h"
 #include "device/gpu/runtime.h"
 #include "device/ops.h"
 
@@ -19,6 +20,8 @@ struct gpu_context {
 	void *meeting;          /* device memory, GPU_MEETING_BYTES: of kernels whose blocks wait for each other (moe_flow.cu), zeroed when the stream is made */
 	struct gemm_library *gemm; /* NULL: none on this machine */
 	struct dispatch *dispatch;
+	const struct log *log; /* or NULL */
+	const bool *recording; /* a graph is being recorded on the stream */
 };
 #define GPU_COUNTERS 16384
 #define GPU_MEETING_BYTES 65536

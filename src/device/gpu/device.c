@@ -57,6 +57,7 @@ static enum status gpu_device_open(struct device **out, const struct device_opti
 	if (!device) return STATUS_NO_MEMORY;
 	device->base.vt = device_find(GPU_NAME_TEXT);
 	device->ordinal = options->ordinal;
+	device->log = options->log;
 	device->sharers = options->sharers > 1 ? options->sharers : 1;
 	enum status st;
 	TRY_GOTO(gpu_check(gpu_set_device(device->ordinal), "set device", err), fail);

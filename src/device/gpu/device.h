@@ -29,6 +29,7 @@ struct gpu_device {
 	int ordinal;
 	int sharers; /* ranks on this GPU: they share its memory */
 	struct gpu_props props;
+	const struct log *log; /* of device_options */
 	gpu_stream service; /* of the device's own work: zeroing */
 	struct gpu_allocation *allocations; /* owner thread only */
 	_Atomic size_t now[MEM_TAG_COUNT];  /* bytes; read by any thread */

@@ -181,7 +181,7 @@ template <typename T, int PACKS, bool WHOLE> GPU_KERNEL(PACKS > 2 ? GDN_PARTS *G
 		return;
 	}
 	float state[PACKS][GDN_PACK] = {};
-	/* What an earlier step left is as old as weights. */
+	if (p.fresh) gpu_wait_previous(); /* else what is read is as old as weights: an earlier step left it */
 	if (read >= 0 && column < columns) gdn_move<PACKS, false>(state, (float *)old + at, part, p.k_dim);
 	for (int i = (int)threadIdx.x; i < p.taps * m.span; i += (int)blockDim.x) {
 		const int channel = gdn_channel(where, i % m.span);
@@ -250,7 +250,7 @@ template <typename T> GPU_KERNEL(GDN_NORM_WAVES * GPU_WARP) gdn_norm_kernel(gdn_
 template <typename T, int PACKS> static gpu_error gdn_rest(const struct gpu_context *context, gdn_params p, const struct gdn_args *a, bool chunks)
 {
 	const struct step_rows *rows = a->rows;
-	const bool whole = rows->max_seq_rows <= 1 && p.v_dim <= GDN_WHOLE_V;
+	const bool whole = !context->invariant && rows->max_seq_rows <= 1 && p.v_dim <= GDN_WHOLE_V;
 	p.columns = whole || p.v_dim < GDN_COLUMNS ? p.v_dim : GDN_COLUMNS;
 	p.tile = whole ? 1 : GDN_TILE;
 	p.longest = chunks ? GDN_CHUNK - 1 : rows->max_seq_rows;
@@ -267,12 +267,12 @@ template <typename T, int PACKS> static gpu_error gdn_rest(const struct gpu_cont
 	return GPU_LAUNCH(gdn_norm_kernel<T>, dim3(gpu_blocks(items, GDN_NORM_WAVES)), dim3(GDN_NORM_WAVES * GPU_WARP), 0, context->stream, p, items, z_at);
 }
 
-/* Sequences of one row, as far as they come first, and the rest. */
+/* Sequences of one row, as far as they come first, and the rest; in the invariant order all by one kernel, whatever their rows. */
 template <typename T, int PACKS> static gpu_error gdn_run(const struct gpu_context *context, gdn_params p, const struct gdn_args *a, bool chunks)
 {
 	const struct step_rows *rows = a->rows;
 	const int singles = rows->max_seq_rows <= 1 ? rows->seqs : rows->single_seqs;
-	if (singles == 0 || !gdn_decode_can(context, &p)) return gdn_rest<T, PACKS>(context, p, a, chunks);
+	if (singles == 0 || p.fresh || context->invariant || !gdn_decode_can(context, &p)) return gdn_rest<T, PACKS>(context, p, a, chunks && !context->invariant);
 	gpu_error code = gdn_decode_launch(context, &p, a->qkvz.dtype, singles);
 	p.first_seq = singles;
 	return code != GPU_OK || singles == rows->seqs ? code : gdn_rest<T, PACKS>(context, p, a, chunks);
@@ -283,7 +283,7 @@ template <typename T> static enum status gdn_launch(struct stream *stream, const
 	const struct gdn_layout *l = &a->cache->layout;
 	const gdn_params p = {a->qkvz.data, a->ba.data, a->qkvz.row_stride, a->ba.row_stride, a->out.row_stride, a->conv, a->a_log, a->dt_bias, a->norm, a->eps,
 	                      (char *)gdn_state(a->cache, a->layer, 0), (int64_t)gdn_slot_bytes(l), (int64_t)gdn_s_bytes(l), a->rows->row_start,
-	                      a->rows->state_read, a->rows->state_write, a->out.data, l->k_heads, l->v_heads, l->k_dim, l->v_dim, l->conv_kernel, 0, 0, 0, 0};
+	                      a->rows->state_read, a->rows->state_write, a->out.data, l->k_heads, l->v_heads, l->k_dim, l->v_dim, l->conv_kernel, 0, 0, 0, 0, a->rows->fresh};
 	const struct gpu_context *context = gpu_context(stream);
 	chunks = chunks && gdn_launch_chunks && gdn_wants_chunks(a, context->workspace_bytes);
 	return gpu_check(l->k_dim <= 32 ? gdn_run<T, 2>(context, p, a, chunks) : gdn_run<T, GDN_MAX_K / (GDN_PACK * GDN_PARTS)>(context, p, a, chunks), "gdn", err);
@@ -305,6 +305,8 @@ enum status gpu_gdn_by(struct stream *stream, const struct gdn_args *args, bool 
 	if (args->ba.dtype != args->qkvz.dtype || args->out.dtype != args->qkvz.dtype || l->dtype != args->qkvz.dtype)
 		return FAIL(err, BAD_INPUT, "gdn: qkvz %s, ba %s, state %s, out %s; equal types are wanted", dtype_name(args->qkvz.dtype), dtype_name(args->ba.dtype),
 		            dtype_name(l->dtype), dtype_name(args->out.dtype));
+	if (args->rows->tails)
+		return FAIL(err, BAD_INPUT, "gdn: %d of %d sequences go on from states of others; a call of their own is wanted", args->rows->tails, args->rows->seqs);
 	if (rows == 0) return STATUS_OK;
 	GPU_BY_DTYPE(args->qkvz.dtype, T, "gdn qkvz", err, return gdn_launch<T>(stream, args, chunks, err))
 }

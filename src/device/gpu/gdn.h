@@ -18,6 +18,7 @@ struct gdn_params {
 	int columns, tile; /* of a block */
 	int first_seq;     /* of the launch; those before it are another kernel's */
 	int longest;       /* sequences with more rows are not for gdn.cu's kernels */
+	bool fresh;        /* this step wrote the states that are read: a kernel waits for the one before it first */
 };
 
 #ifdef __cplusplus

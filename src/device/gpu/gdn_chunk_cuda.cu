@@ -39,6 +39,7 @@ struct gdn_chunk_params {
 	int seqs, k_heads, v_heads, taps;
 	f16 *keys, *queries, *values, *inverse, *pairs;
 	float *rates, *peaks;
+	bool fresh; /* this step wrote the states that are read */
 };
 
 /* A chunk. rows 0: there is none in this place. */
@@ -552,7 +553,7 @@ template <typename T> __global__ void __launch_bounds__(SCAN_THREADS, 1) gdn_sca
 	}
 	const int read = p.read[seq], write = p.write[seq];
 	float s[DIM / 2] = {};
-	/* What an earlier step left is as old as weights. */
+	if (p.fresh) gpu_wait_previous(); /* else what is read is as old as weights: an earlier step left it */
 	if (threadIdx.x < SCAN_WAVES * 32 && read >= 0) gdn_move_state<false>(s, (float *)(p.state + read * p.slot_bytes), job, 1);
 	gpu_sync();
 	gpu_wait_previous();
@@ -588,6 +589,6 @@ extern "C" gpu_error gdn_chunk_launch(const struct gpu_context *context, const s
 		a->qkvz.data, a->ba.data, a->out.data, a->qkvz.row_stride, a->ba.row_stride, a->out.row_stride, a->conv, a->a_log, a->dt_bias,
 		(char *)gdn_state(a->cache, a->layer, 0), (int64_t)gdn_slot_bytes(l), (int64_t)gdn_s_bytes(l), a->rows->row_start, a->rows->state_read,
 		a->rows->state_write, a->rows->seqs, l->k_heads, l->v_heads, l->conv_kernel, (f16 *)(memory + w.keys), (f16 *)(memory + w.queries),
-		(f16 *)(memory + w.values), (f16 *)(memory + w.inverse), (f16 *)(memory + w.pairs), (float *)(memory + w.rates), (float *)(memory + w.peaks)};
+		(f16 *)(memory + w.values), (f16 *)(memory + w.inverse), (f16 *)(memory + w.pairs), (float *)(memory + w.rates), (float *)(memory + w.peaks), a->rows->fresh};
 	return l->dtype == DTYPE_BF16 ? gdn_chunk_run<bf16>(context, p, w.places) : gdn_chunk_run<f16>(context, p, w.places);
 }

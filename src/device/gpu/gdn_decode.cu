@@ -13,6 +13,7 @@
 #define DECODE_TAPS 4
 #define DECODE_THREADS 512 /* of a block whose threads have one column each */
 #define DECODE_MAX_V (DECODE_THREADS / DECODE_PARTS)
+#define DECODE_MANY 8 /* with more blocks for each multiprocessor, other blocks' loads do what a thread's next columns would: fewer registers, more blocks at a time */
 
 /* A channel's taps, and the inputs of the steps before; then its value. */
 struct decode_channel {
@@ -157,13 +158,6 @@ template <typename T, int PACKS, int UNITS, int DEPTH> GPU_KERNEL(DECODE_THREADS
 	if (has_key && head % group == 0) decode_keep(cq, (T *)(next + p.inputs_at), channels, q_at), decode_keep(ck, (T *)(next + p.inputs_at), channels, k_at);
 }
 
-/* Columns of a thread. */
-static int decode_units(const struct gpu_context *context, const gdn_params *p, int seqs)
-{
-	if (p->k_dim != 128 || p->v_dim != DECODE_MAX_V) return 1;
-	return p->v_heads * seqs <= context->props.multiprocessors ? 1 : 4;
-}
-
 bool gdn_decode_can(const struct gpu_context *context, const struct gdn_params *p)
 {
 	const int threads = p->v_dim * DECODE_PARTS;
@@ -178,8 +172,11 @@ template <typename T, int PACKS, int UNITS, int DEPTH> static gpu_error decode_r
 
 template <typename T> static gpu_error decode_typed(const struct gpu_context *context, const gdn_params *p, int seqs)
 {
+	const int blocks = p->v_heads * seqs, sms = context->props.multiprocessors;
 	if (p->k_dim == 32) return decode_run<T, 2, 1, 1>(context, p, seqs);
-	return decode_units(context, p, seqs) == 1 ? decode_run<T, 8, 1, 1>(context, p, seqs) : decode_run<T, 8, 4, 2>(context, p, seqs);
+	if (p->v_dim != DECODE_MAX_V) return decode_run<T, 8, 1, 1>(context, p, seqs);
+	if (blocks <= sms) return decode_run<T, 8, 2, 2>(context, p, seqs);
+	return blocks <= DECODE_MANY * sms ? decode_run<T, 8, 4, 2>(context, p, seqs) : decode_run<T, 8, 4, 1>(context, p, seqs);
 }
 
 gpu_error gdn_decode_launch(const struct gpu_context *context, const struct gdn_params *p, enum dtype dtype, int seqs)

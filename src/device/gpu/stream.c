@@ -113,6 +113,7 @@ void gpu_stream_object_destroy(struct stream *base)
 	/* what still runs would use the workspace; after a fault the stream is dry */
 	if (context->stream) (void)!gpu_drain(context->stream, clock_deadline_ms(ABORT_GRACE_MS), "stream", &ignored);
 	gemm_library_destroy(&context->gemm);
+	attention_library_destroy(&object->dispatch.attention_library);
 	free(object->dispatch.preferred);
 	free(object->dispatch.attention);
 	free(object->dispatch.moe);
@@ -139,6 +140,8 @@ enum status gpu_stream_object_create(struct device *device, const struct stream_
 	context->props = gpu_device(device)->props;
 	context->invariant = o->invariant;
 	context->dispatch = &object->dispatch;
+	context->log = gpu_device(device)->log;
+	context->recording = &object->recording;
 	context->workspace_bytes = workspace_bytes(o, &context->props);
 	enum status st;
 	TRY_GOTO(gpu_check(gpu_stream_create(&context->stream), "stream", err), fail);

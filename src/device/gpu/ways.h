@@ -64,6 +64,8 @@ struct dispatch {
 	struct attention_preferred *attention; /* in the order given */
 	int attention_count;
 	struct attention_way attention_ran;
+	struct attention_library *attention_library; /* opened when its variant is first asked for; NULL: not yet, or not here */
+	bool attention_library_sought;
 	struct moe_preferred *moe; /* likewise */
 	int moe_count;
 	struct moe_way moe_ran;

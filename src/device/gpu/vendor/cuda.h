@@ -14,6 +14,7 @@ typedef cudaGraph_t gpu_graph;
 typedef cudaGraphExec_t gpu_graph_exec;
 
 #define GPU_COLLECTIVES_LIBRARY "libnccl.so.2" /* NCCL's interface, loaded at run time; NULL: none */
+#define GPU_ATTENTION_LIBRARY "libcudnn.so.9" /* cuDNN's interface (vendor/sdpa.h), loaded at run time; NULL: none */
 #define GPU_EMULATED false
 #define GPU_OK cudaSuccess
 #define GPU_NOT_READY cudaErrorNotReady

@@ -89,6 +89,7 @@ gpu_error gpu_peer_enable(int peer);
 /* As in cuda.h. A device of 64 lanes has 8, so that both kinds of packets are tried. */
 #define GPU_WHOLE_BYTES (GPU_WARP == 64 ? 8 : 16)
 #define GPU_COLLECTIVES_LIBRARY NULL /* NCCL's interface, loaded at run time; NULL: none */
+#define GPU_ATTENTION_LIBRARY NULL /* cuDNN's interface (vendor/sdpa.h), loaded at run time; NULL: none */
 #define GPU_EMULATED true /* on the host's cores, which have other work too */
 #define gpu_malloc(out, bytes) emu_malloc((void **)(out), bytes)
 #define gpu_malloc_shared gpu_malloc

@@ -18,6 +18,7 @@ typedef hipGraph_t gpu_graph;
 typedef hipGraphExec_t gpu_graph_exec;
 
 #define GPU_COLLECTIVES_LIBRARY "librccl.so.1" /* NCCL's interface, loaded at run time; NULL: none */
+#define GPU_ATTENTION_LIBRARY NULL /* cuDNN's interface (vendor/sdpa.h), loaded at run time; NULL: none */
 #define GPU_EMULATED false
 #define GPU_OK hipSuccess
 #define GPU_NOT_READY hipErrorNotReady
