@@ -182,16 +182,7 @@ struct kv_write_args {
 	const int32_t *kv_slot; /* [T] */
 };
 
-/* What attention_in may leave to the attention behind it: norms of q and k heads, their rotation, and the way of keys and values into the cache. */
-struct attention_rest {
-	bool left;          /* else there is nothing to do, and the other fields say nothing */
-	struct tensor k, v; /* [T, kv_heads*D] sharded: as the linear gives them, like q */
-	const float *q_norm, *k_norm; /* [D] or NULL */
-	float eps;
-	int rotary_dim;
-};
-
-/* Causal attention of the step's rows over the cache (their own K and V already written, or left to this op). A row at position p sees keys
+/* Causal attention of the step's rows over the cache (their own K and V already written). A row at position p sees keys
  * max(0, p - window + 1) .. p, or 0 .. p when window is 0. Query head h uses KV head h / (q_heads / kv_heads). */
 struct attention_args {
 	struct tensor q;   /* [T, q_heads*D] sharded */
@@ -202,7 +193,6 @@ struct attention_args {
 	const struct step_rows *rows;
 	float scale;
 	int window;
-	const struct attention_rest *rest; /* of the same rows and layer; NULL: nothing is left */
 	float softcap; /* scores become softcap tanh(score / softcap), behind the scale; 0: they stay */
 };
 
@@ -304,7 +294,6 @@ struct attention_in_args {
 	const struct kv_cache *cache;
 	int layer;
 	struct tensor qkv; /* [T, (q + 2 kv) D + more] sharded */
-	struct attention_rest *rest; /* NULL: nothing may be left; else the op fills it in */
 };
 
 /* From the residual stream to what the gated delta net reads: norm, both linears, which are one where b and a rows
@@ -350,9 +339,6 @@ struct moe_shape {
  * y partial [spans][T][H] with a split, or accumulated. */
 struct moe_args {
 	struct norm_input in; /* in.h is the experts' input; not done: only where device_ops.moe_norms */
-	const struct linear_args *before; /* NULL, or a linear that adds to in.x, which is y, and that this op has to do first; only where device_ops.moe_norms */
-	const void *ahead; /* a hint: what the next linear reads is there in memory, */
-	size_t ahead_bytes; /* and so much of it; 0: not known */
 	const struct moe_weights *weights;
 	int top_k;
 	bool norm_topk;

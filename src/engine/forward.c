@@ -22,7 +22,6 @@ struct hidden {
 	struct tensor x; /* [T,H] f32 */
 	struct tensor h; /* [T,H] memory for the norm */
 	bool normed;     /* the collective that made x has made h too */
-	struct linear_args later; /* weight NULL, or a linear that adds to x and is left to the op of the experts behind it */
 };
 
 static enum status norm(struct rank *rank, struct hidden *s, const float *weight, struct error *err)
@@ -51,22 +50,12 @@ static enum status column_parallel(struct rank *rank, struct tensor x, const str
  * none). */
 struct norms {
 	const float *behind, *next;
-	bool experts; /* the experts' op follows, which may do the sub-layer's linear as well */
 };
 
 /* The norm that the layer behind this one begins with. */
 static const float *norm_of_next(const struct rank *rank, int layer)
 {
 	return layer + 1 < rank->model->config.layers ? rank->weights.layers[layer + 1].input_norm : NULL;
-}
-
-/* The linear that the layer behind this one begins with, or NULL. */
-static const struct linear_weight *weight_of_next(const struct rank *rank, int layer)
-{
-	const struct model_config *c = &rank->model->config;
-	if (layer + 1 == c->layers) return NULL;
-	const struct layer_weights *next = &rank->weights.layers[layer + 1];
-	return c->layer_kind[layer + 1] == LAYER_GDN ? &next->gdn.qkvz.part[0] : &next->qkv.part[0];
 }
 
 static struct tensor added_rows(const struct rank *rank, const struct hidden *s)
@@ -123,10 +112,6 @@ static enum status row_parallel(struct rank *rank, struct tensor in, const struc
 		dispatch_ran(rank, LINEAR_USE_PLAIN, &weight->part[0], in.rows);
 		return add_normed(rank, s, added_rows(rank, s), norms, err);
 	}
-	if (rank->adds && norms.experts && rank->stream->vt->moe_norms) {
-		s->later = (struct linear_args){.x = in, .weight = &weight->part[0], .bias = bias, .y = s->x, .accumulate = true};
-		return STATUS_OK;
-	}
 	if (rank->adds) {
 		RUN(linear, {.x = in, .weight = &weight->part[0], .bias = bias, .y = s->x, .accumulate = true});
 		dispatch_ran(rank, LINEAR_USE_ACCUMULATE, &weight->part[0], in.rows);
@@ -168,8 +153,8 @@ struct kept {
 	int nth;
 };
 
-/* From the residual stream to queries (first columns of qkv) and cache, or to what `rest` says. */
-static enum status attention_in(struct rank *rank, int layer, const struct kept *kept, struct hidden *s, struct tensor qkv, struct attention_rest *rest, struct error *err)
+/* From the residual stream to queries (first columns of qkv) and cache. */
+static enum status attention_in(struct rank *rank, int layer, const struct kept *kept, struct hidden *s, struct tensor qkv, struct error *err)
 {
 	const struct model_config *c = &rank->model->config;
 	const struct layer_weights *w = &rank->weights.layers[layer];
@@ -184,7 +169,7 @@ static enum status attention_in(struct rank *rank, int layer, const struct kept 
 		RUN(attention_in, {.in = {.x = s->x, .weight = w->input_norm, .eps = c->rms_eps, .h = s->h, .done = s->normed},
 		                   .weight = &w->qkv.part[0], .bias = w->qkv_bias, .q_norm = w->q_norm, .k_norm = w->k_norm, .q_heads = shape.q_heads,
 		                   .kv_heads = shape.kv_heads, .head_dim = c->head_dim, .rotary_dim = c->rotary_dim, .rows = kept->rows,
-		                   .cache = kept->cache, .layer = kept->nth, .qkv = qkv, .rest = rest});
+		                   .cache = kept->cache, .layer = kept->nth, .qkv = qkv});
 		dispatch_ran(rank, LINEAR_USE_ATTENTION_IN, &w->qkv.part[0], s->x.rows);
 		return STATUS_OK;
 	}
@@ -209,13 +194,12 @@ static enum status attention_block(struct rank *rank, int layer, const struct ke
 	struct tensor qkv = tensor_view(rank->buffers.qkv, rank->activation, TENSOR_SHARDED, rows, shape.qkv_cols); /* [T, q|k|v|gate] */
 	struct tensor attn = tensor_view(rank->buffers.attn, rank->activation, TENSOR_SHARDED, rows, shape.q_cols);
 
-	struct attention_rest rest = {.left = false};
-	TRY(attention_in(rank, layer, kept, s, qkv, &rest, err));
+	TRY(attention_in(rank, layer, kept, s, qkv, err));
 	RUN(attention, {.q = tensor_columns(&qkv, 0, shape.q_cols), .out = attn, .q_heads = shape.q_heads, .cache = kept->cache, .layer = kept->nth,
-	                .rows = kept->rows, .scale = c->query_scale, .softcap = c->attn_softcap, .rest = &rest,
+	                .rows = kept->rows, .scale = c->query_scale, .softcap = c->attn_softcap,
 	                .window = c->layer_kind[layer] == LAYER_SLIDING ? c->sliding_window : 0});
 	if (c->attn_output_gate) RUN(gate, {.x = attn, .gate = tensor_columns(&qkv, shape.q_cols + 2 * shape.kv_cols, shape.q_cols)});
-	return row_parallel(rank, attn, &w->o, w->o_bias, s, (struct norms){w->mixed_norm, w->post_norm, c->moe.sparse[layer]}, err);
+	return row_parallel(rank, attn, &w->o, w->o_bias, s, (struct norms){w->mixed_norm, w->post_norm}, err);
 }
 
 /* From the residual stream to `in`, [T, q|k|v|z|b|a]. */
@@ -281,7 +265,7 @@ static enum status gdn_block(struct rank *rank, int layer, int nth, struct hidde
 	                                      .conv = w->gdn.conv, .a_log = w->gdn.a_log, .dt_bias = w->gdn.dt_bias, .norm = w->gdn.norm, .eps = c->rms_eps,
 	                                      .cache = &rank->state, .layer = nth, .rows = &rank->rows, .out = out}, err));
 	TRY(rank_mark(rank, "gdn", err));
-	return row_parallel(rank, out, &w->gdn.out, NULL, s, (struct norms){w->mixed_norm, w->post_norm, c->moe.sparse[layer]}, err);
+	return row_parallel(rank, out, &w->gdn.out, NULL, s, (struct norms){w->mixed_norm, w->post_norm}, err);
 }
 
 static enum status mlp_block(struct rank *rank, int layer, struct hidden *s, struct error *err)
@@ -302,7 +286,7 @@ static enum status mlp_block(struct rank *rank, int layer, struct hidden *s, str
 		if (c->gelu) RUN(geglu, {.x = gate_up, .out = act});
 		else RUN(swiglu, {.x = gate_up, .out = act});
 	}
-	return row_parallel(rank, act, &w->down, w->down_bias, s, (struct norms){w->mlp_norm, norm_of_next(rank, layer), false}, err);
+	return row_parallel(rank, act, &w->down, w->down_bias, s, (struct norms){w->mlp_norm, norm_of_next(rank, layer)}, err);
 }
 
 /* s.x += sum over ranks of the experts' parts. */
@@ -318,12 +302,8 @@ static enum status moe_block(struct rank *rank, int layer, struct hidden *s, str
 	const struct norm_input in = {.x = s->x, .weight = w->post_norm, .eps = c->rms_eps, .h = s->h, .done = s->normed};
 	s->normed = false;
 	if (!rank->adds) TRY(COMM(rank->comm, partial, s->x.rows, &y, err));
-	const struct linear_args before = s->later;
-	const struct linear_weight *next = weight_of_next(rank, layer);
-	s->later.weight = NULL;
-	RUN(moe, {.in = in, .before = before.weight ? &before : NULL, .ahead = next ? next->data : NULL, .ahead_bytes = next ? rank->device->vt->linear_bytes(next->dtype, next->n, next->k) : 0, .weights = &w->moe.op, .top_k = c->moe.experts_per_token, .norm_topk = c->moe.norm_topk,
+	RUN(moe, {.in = in, .weights = &w->moe.op, .top_k = c->moe.experts_per_token, .norm_topk = c->moe.norm_topk,
 	          .split = rank->adds ? NULL : &rank->comm->split, .y = y, .accumulate = rank->adds, .scratch = rank->buffers.moe});
-	if (before.weight) dispatch_ran(rank, LINEAR_USE_ACCUMULATE, before.weight, s->x.rows);
 	if (rank->adds) return STATUS_OK;
 	return reduce(rank, y, NULL, s, norm_of_next(rank, layer), err);
 }

@@ -413,21 +413,22 @@ static int next_snapshot(const struct scheduler *s, const struct sequence *q, in
 	return w.at;
 }
 
-/* Ends a chunk where a snapshot is wanted, or makes two parts of it there, of which the second may end where the next one is wanted. */
+/* Ends a chunk where a snapshot is wanted, or makes two parts of it there, if no other is wanted before its end: three parts would leave a third that is short, and
+ * a step of few rows costs as much as one of many more. */
 static void cut_chunk(struct scheduler *s, struct sequence *q)
 {
 	int *take = &s->take[q->slot];
 	if (!s->options.states || !q->hashes) return;
 	q->keep_at = next_snapshot(s, q, q->computed, q->kept_at);
 	if (q->keep_at - q->computed >= *take) return;
-	if (s->tails >= s->most_tails) {
+	const int next = next_snapshot(s, q, q->keep_at, q->keep_at);
+	if (s->tails >= s->most_tails || next - q->computed < *take) {
 		*take = q->keep_at - q->computed;
 		return;
 	}
 	s->tails++;
 	q->part_at = q->keep_at;
-	q->keep_at = next_snapshot(s, q, q->part_at, q->part_at);
-	*take = min_int(*take, q->keep_at - q->computed);
+	q->keep_at = next;
 }
 
 /* A second part of the rows that q got in the end; not of one row, which kernels take for a decode row: those read what they find in the cache early. */

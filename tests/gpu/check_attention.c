@@ -12,7 +12,6 @@
 
 #include "base/rng.h"
 #include "device/gpu/device.h"
-#include "device/gpu/qkv.h"
 #include "gpu/harness.h"
 
 #define MAX_SEQS 16
@@ -310,86 +309,6 @@ static void check_variants(struct gpu_check *c, const struct shape *s)
 	gpu_case_end(c);
 }
 
-/* Rows of a decode step as their linear gives them, once made by rope.cu's pass (checked by itself) and then attended to, once left to attention: equal but for roundings
- * that fall the other way. A kernel that does not take them refuses. */
-static void check_rest(struct gpu_check *c, const struct shape *s, int rotary)
-{
-	gpu_case(c, s->dtype, FILL_RANDOM, "rest: %d sequences, %d/%d x %d, %d rotary", s->seqs, s->q_heads, s->kv_heads, s->head_dim, rotary);
-	struct step p = make_step(c, s);
-	const int dim = s->head_dim, cols = p.q_stride, q_cols = s->q_heads * dim, kv_cols = s->kv_heads * dim;
-	const size_t unit_bytes = dtype_bytes(s->dtype), q_bytes = (size_t)p.rows * (size_t)cols * unit_bytes, kv_count = (size_t)p.blocks * 2 * value_offset(s);
-	int32_t *slot = gpu_host(c, (size_t)p.rows * sizeof *slot);
-	float *angle = gpu_host(c, (size_t)(p.rows * rotary) * sizeof *angle), *norm = gpu_host(c, (size_t)(2 * dim) * sizeof *norm);
-	for (int i = 0; i < p.rows * cols; i++) store(p.q, s->dtype, (size_t)i, unit(c, 31, (uint64_t)i));
-	for (int i = 0; i < 2 * dim; i++) norm[i] = 1 + 0.3f * (float)unit(c, 32, (uint64_t)i);
-	for (int t = 0; t < p.rows; t++) {
-		slot[t] = p.table[(size_t)t * (size_t)p.max_blocks + (size_t)(p.position[t] / s->block_tokens)] * s->block_tokens + p.position[t] % s->block_tokens;
-		for (int i = 0; i < rotary / 2; i++) {
-			const double a = 3 * unit(c, 33, (uint64_t)(t * rotary + i));
-			angle[t * rotary + i] = (float)cos(a), angle[t * rotary + rotary / 2 + i] = (float)sin(a);
-		}
-		for (int h = 0; h < s->kv_heads; h++)
-			for (int which = 0; which < 2; which++)
-				memset((char *)p.kv + (key_at(&p, t, p.position[t], h) + (size_t)which * value_offset(s)) * unit_bytes, 0xff, (size_t)dim * unit_bytes);
-	}
-	p.device.kv_slot = gpu_put(c, slot, (size_t)p.rows * sizeof *slot);
-	p.device.cos_sin = gpu_put(c, angle, (size_t)(p.rows * rotary) * sizeof *angle + 4);
-	const float *q_norm = gpu_put(c, norm, (size_t)dim * sizeof *norm), *k_norm = gpu_put(c, norm + dim, (size_t)dim * sizeof *norm);
-	struct kv_cache made = p.cache, left = p.cache;
-	made.data = gpu_put(c, p.kv, kv_count * unit_bytes), left.data = gpu_put(c, p.kv, kv_count * unit_bytes);
-	struct tensor rows = tensor_view(gpu_put(c, p.q, q_bytes), s->dtype, TENSOR_SHARDED, p.rows, cols), raw = rows;
-	raw.data = gpu_put(c, p.q, q_bytes);
-	const struct gpu_qkv_args make = {.qkv = rows, .q_heads = s->q_heads, .kv_heads = s->kv_heads, .head_dim = dim, .rotary_dim = rotary, .q_norm = q_norm, .k_norm = k_norm,
-	                                  .eps = 1e-6f, .cos_sin = p.device.cos_sin, .kv_slot = p.device.kv_slot, .cache = &made};
-	const struct attention_rest rest = {.left = true, .k = tensor_columns(&raw, q_cols, kv_cols), .v = tensor_columns(&raw, q_cols + kv_cols, kv_cols), .q_norm = q_norm,
-	                                    .k_norm = k_norm, .eps = 1e-6f, .rotary_dim = rotary};
-	struct attention_args first = args_of(c, &p), second = args_of(c, &p);
-	first.q = tensor_columns(&rows, 0, q_cols), first.cache = &made;
-	second.q = tensor_columns(&raw, 0, q_cols), second.cache = &left, second.rest = &rest;
-	const struct attention_in_args in = {.q_heads = s->q_heads, .kv_heads = s->kv_heads, .head_dim = dim, .rotary_dim = rotary, .q_norm = q_norm, .k_norm = k_norm,
-	                                     .rows = &p.device, .cache = &left, .qkv = raw};
-	const bool wanted = !strcmp(attention_kernels(false)[0]->name, "decode_tensor") && s->dtype != DTYPE_F32 && (rotary == 64 || rotary == 128 || rotary == 256);
-	if (gpu_attention_takes_rest(gpu_context(c->stream), &in) != wanted) gpu_fail(c, "the rest is %staken", wanted ? "not " : "");
-	if (!wanted) {
-		gpu_refused(c, STATUS_UNSUPPORTED, OP(c->stream, attention, &second, &c->err));
-		return gpu_case_end(c);
-	}
-	gpu_ok(c, gpu_qkv(c->stream, &make, &c->err));
-	gpu_ok(c, OP(c->stream, attention, &first, &c->err));
-	gpu_ok(c, OP(c->stream, attention, &second, &c->err));
-	const size_t out_cells = (size_t)p.rows * (size_t)first.out.row_stride - 16;
-	char *out = gpu_host(c, out_cells * unit_bytes), *kv = gpu_host(c, kv_count * unit_bytes);
-	gpu_get(c, out, first.out.data, out_cells * unit_bytes);
-	gpu_get(c, kv, made.data, kv_count * unit_bytes);
-	double *want = gpu_host(c, (size_t)(p.rows * q_cols) * sizeof *want), *size = gpu_host(c, (size_t)(p.rows * q_cols) * sizeof *size);
-	double *kv_want = gpu_host(c, kv_count * sizeof *kv_want), *kv_size = gpu_host(c, kv_count * sizeof *kv_size);
-	for (int i = 0; i < p.rows * q_cols; i++) want[i] = element(out, s->dtype, (size_t)(i / q_cols) * (size_t)first.out.row_stride + (size_t)(i % q_cols)), size[i] = 2;
-	for (size_t i = 0; i < kv_count; i++) kv_want[i] = element(kv, s->dtype, i), kv_size[i] = 2;
-	const struct tensor cache = tensor_view(left.data, s->dtype, TENSOR_SHARDED, (int)(kv_count / (size_t)dim), dim);
-	gpu_compare(c, "cache", &cache, kv_want, kv_size, 2 * gpu_unit(s->dtype), 0);
-	gpu_compare(c, "out", &second.out, want, size, 8 * gpu_unit(s->dtype), 0);
-	gpu_case_end(c);
-}
-
-static void check_rests(struct gpu_check *c)
-{
-	static const struct shape shapes[] = {
-		{.head_dim = 128, .q_heads = 16, .kv_heads = 2, .block_tokens = 64, .seqs = 1, .rows = {1}, .kv_len = {1030}},
-		{.head_dim = 128, .q_heads = 10, .kv_heads = 1, .block_tokens = 16, .seqs = 5, .rows = {1, 1, 1, 1, 1}, .kv_len = {1, 16, 17, 300, 9}},
-		{.head_dim = 64, .q_heads = 4, .kv_heads = 4, .block_tokens = 32, .seqs = 3, .rows = {1, 1, 1}, .kv_len = {33, 700, 64}},
-		{.head_dim = 256, .q_heads = 6, .kv_heads = 2, .block_tokens = 16, .seqs = 4, .rows = {1, 1, 1, 1}, .kv_len = {40, 1, 111, 2000}},
-		{.head_dim = 128, .q_heads = 8, .kv_heads = 2, .block_tokens = 64, .window = 100, .seqs = 2, .rows = {1, 1}, .kv_len = {90, 400}},
-	};
-	GPU_EACH_DTYPE(dtype)
-		for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
-			struct shape s = shapes[i];
-			s.dtype = dtype;
-			check_rest(c, &s, s.head_dim);
-			check_rest(c, &s, 64);
-			check_rest(c, &s, 32);
-		}
-}
-
 /* A split that nobody has workspace for is refused; by itself the dispatch would do without. */
 static void check_workspace(struct gpu_check *c)
 {
@@ -566,7 +485,6 @@ static void check_all_pages(struct gpu_check *c)
 
 void gpu_check_attention(struct gpu_check *c)
 {
-	check_rests(c);
 	check_drawn(c, c->stream, "", 120);
 	check_all_pages(c);
 	if (!c->quick) check_wide_heads(c);

@@ -291,36 +291,6 @@ static void norm_case(struct gpu_check *c, enum dtype dtype, struct moe_case s)
 	gpu_case_end(c);
 }
 
-/* The linear before, done by the op, against that linear by itself and the op behind it. */
-static void before_case(struct gpu_check *c, enum dtype dtype, struct moe_case s, int k)
-{
-	gpu_case(c, dtype, FILL_RANDOM, "linear of %d before T=%d H=%d %d of %d x %d", k, s.rows, s.hidden, s.top_k, s.experts, s.inner);
-	struct operands o = make(c, &s);
-	const size_t cells = (size_t)s.rows * (size_t)s.hidden;
-	const struct tensor in = gpu_input(c, dtype, TENSOR_SHARDED, s.rows, k, k, 23, NULL);
-	const struct linear_weight w = gpu_weight(c, dtype, s.hidden, k, 24, NULL);
-	const float *weight = gpu_put(c, gpu_filled(c, DTYPE_F32, (size_t)s.hidden, 22), (size_t)s.hidden * sizeof(float)), *bias = gpu_put(c, gpu_filled(c, DTYPE_F32, (size_t)s.hidden, 25), (size_t)s.hidden * sizeof(float));
-	float *start = gpu_filled(c, DTYPE_F32, cells, 21), *host = gpu_host(c, cells * sizeof *host), largest = 0;
-	struct tensor h = gpu_output(c, dtype, TENSOR_REPLICATED, s.rows, s.hidden, s.hidden), apart = gpu_output(c, DTYPE_F32, TENSOR_REPLICATED, s.rows, s.hidden, s.hidden), y = gpu_output(c, DTYPE_F32, TENSOR_REPLICATED, s.rows, s.hidden, s.hidden);
-	gpu_ok(c, c->ops->copy(c->stream, apart.data, start, cells * sizeof *start, COPY_TO_DEVICE, &c->err));
-	gpu_ok(c, c->ops->copy(c->stream, y.data, start, cells * sizeof *start, COPY_TO_DEVICE, &c->err));
-	gpu_sync_stream(c);
-	struct linear_args before = {.x = in, .weight = &w, .bias = bias, .y = apart, .accumulate = true};
-	gpu_ok(c, OP(c->stream, linear, &before, &c->err));
-	GPU_RUN(c, moe, {.in = {.x = apart, .weight = weight, .eps = 1e-5f, .h = h}, .weights = &o.w, .top_k = s.top_k, .norm_topk = s.norm_topk, .y = apart, .accumulate = true, .scratch = o.scratch});
-	before.y = y;
-	GPU_RUN(c, moe, {.in = {.x = y, .weight = weight, .eps = 1e-5f, .h = h}, .before = &before, .ahead = w.data, .ahead_bytes = (size_t)s.hidden * (size_t)k * dtype_bytes(dtype), .weights = &o.w,
-	                 .top_k = s.top_k, .norm_topk = s.norm_topk, .y = y, .accumulate = true, .scratch = o.scratch});
-	double *values = gpu_host(c, cells * sizeof *values), *scale = gpu_host(c, cells * sizeof *scale);
-	gpu_get(c, host, apart.data, cells * sizeof *host);
-	for (size_t i = 0; i < cells; i++) largest = fmaxf(largest, fabsf(host[i]));
-	for (size_t i = 0; i < cells; i++) values[i] = host[i], scale[i] = largest;
-	gpu_compare(c, "y", &y, values, scale, dtype == DTYPE_F32 ? 1e-5 : 0.02, 0);
-	before.y = h; /* not the residual stream */
-	GPU_REFUSED(c, moe, BAD_INPUT, {.in = {.x = y, .weight = weight, .eps = 1e-5f, .h = h}, .before = &before, .weights = &o.w, .top_k = s.top_k, .y = y, .accumulate = true, .scratch = o.scratch});
-	gpu_case_end(c);
-}
-
 static void refusals(struct gpu_check *c)
 {
 	gpu_case(c, DTYPE_BF16, FILL_RANDOM, "moe refusals");
@@ -353,10 +323,6 @@ void gpu_check_moe(struct gpu_check *c)
 		norm_case(c, dtype, (struct moe_case){.rows = 2, .hidden = 264, .experts = 12, .top_k = 3, .inner = 40});
 		norm_case(c, dtype, (struct moe_case){.rows = 1, .hidden = 4096, .experts = 6, .top_k = 2, .inner = 8});
 		norm_case(c, dtype, (struct moe_case){.rows = 9, .hidden = 72, .experts = 5, .top_k = 2, .inner = 16});
-		before_case(c, dtype, (struct moe_case){.rows = 1, .hidden = 264, .experts = 12, .top_k = 3, .inner = 40, .norm_topk = true}, 520);
-		before_case(c, dtype, (struct moe_case){.rows = 1, .hidden = 2304, .experts = 5, .top_k = 2, .inner = 16, .shared = 24}, 4096);
-		before_case(c, dtype, (struct moe_case){.rows = 3, .hidden = 96, .experts = 12, .top_k = 3, .inner = 40}, 72);
-		before_case(c, dtype, (struct moe_case){.rows = 6, .hidden = 96, .experts = 12, .top_k = 3, .inner = 40}, 72);
 		if (!c->quick) {
 			moe_case(c, dtype, (struct moe_case){.rows = 24, .hidden = 512, .experts = 64, .top_k = 8, .inner = 192, .shared = 128, .accumulate = true});
 			moe_case(c, dtype, (struct moe_case){.rows = 160, .hidden = 320, .experts = 4, .top_k = 3, .inner = 200, .leaves = 1, .norm_topk = true});

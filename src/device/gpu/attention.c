@@ -103,21 +103,6 @@ static enum status check(const struct attention_args *args, struct error *err)
 	return STATUS_OK;
 }
 
-static enum status check_rest(const struct attention_args *args, struct error *err)
-{
-	const struct attention_rest *rest = args->rest;
-	const struct kv_layout *l = &args->cache->layout;
-	const int cols = l->kv_heads * l->head_dim;
-	if (!rest || !rest->left) return STATUS_OK;
-	TRY(tensor_expect(&rest->k, TENSOR_SHARDED, "attention k", err));
-	TRY(tensor_expect(&rest->v, TENSOR_SHARDED, "attention v", err));
-	if (rest->k.rows != args->q.rows || rest->v.rows != args->q.rows || rest->k.cols != cols || rest->v.cols != cols || rest->k.dtype != l->dtype || rest->v.dtype != l->dtype ||
-	    rest->k.row_stride != args->q.row_stride || rest->v.row_stride != args->q.row_stride || (uintptr_t)rest->k.data % 16 || (uintptr_t)rest->v.data % 16)
-		return FAIL(err, BAD_INPUT, "attention: k [%d,%d] and v [%d,%d] of %s left beside q of [%d,%d]; [%d,%d] of the cache's type with the stride of q, aligned to 16 bytes, are wanted",
-		            rest->k.rows, rest->k.cols, rest->v.rows, rest->v.cols, dtype_name(rest->k.dtype), args->q.rows, args->q.cols, args->q.rows, cols);
-	return STATUS_OK;
-}
-
 static int log2_of(int n)
 {
 	int shift = 0;
@@ -139,32 +124,9 @@ static struct attention_params make_params(const struct attention_args *args, bo
 	                                 .cap_scale = args->softcap > 0 ? args->scale / args->softcap : 0, .window = args->window, .block_shift = log2_of(l->block_tokens), .dense = rows->rows == rows->seqs && rows->max_seq_rows == 1, .invariant = invariant};
 }
 
-static struct attention_raw raw_of(const struct attention_rest *rest, const struct step_rows *rows)
-{
-	if (!rest || !rest->left) return (struct attention_raw){0};
-	return (struct attention_raw){.k = rest->k.data, .v = rest->v.data, .q_norm = rest->q_norm, .k_norm = rest->k_norm, .cos_sin = rows->cos_sin,
-	                              .kv_slot = rows->kv_slot, .eps = rest->eps, .half = rest->rotary_dim / 2};
-}
-
-bool gpu_attention_takes_rest(const struct gpu_context *ctx, const struct attention_in_args *args)
-{
-	const struct kv_layout *l = &args->cache->layout;
-	const struct attention_params p = {.rows = args->rows->rows, .seqs = args->rows->seqs, .q_heads = args->q_heads, .kv_heads = args->kv_heads, .head_dim = args->head_dim,
-	                                   .raw = {.half = args->rotary_dim / 2}};
-	if (ctx->invariant || p.rows != p.seqs || args->rows->max_seq_rows != 1 || l->dtype != args->qkv.dtype || args->qkv.row_stride % 8 || (uintptr_t)args->qkv.data % 16 ||
-	    (uintptr_t)args->q_norm % 16 || (uintptr_t)args->k_norm % 16 || (uintptr_t)args->rows->cos_sin % 16 || attention_preferred(ctx, false, &p, l->dtype))
-		return false;
-	const struct attention_kernel *const *k = attention_kernels(false);
-	while (*k && !(*k)->can(&p, l->dtype)) k++;
-	return *k && (*k)->takes_raw && (*k)->takes_raw(&p, l->dtype);
-}
-
 static enum status launch(const struct gpu_context *ctx, const struct attention_kernel *kernel, int splits, const struct attention_params *p, enum dtype dtype,
                           struct error *err)
 {
-	if (p->raw.k && (!kernel->takes_raw || !p->dense || !kernel->takes_raw(p, dtype)))
-		return FAIL(err, UNSUPPORTED, "attention %s: rows of %d/%d heads of %d of type %s, %d of them rotated, have their norms and rotation left; attention_in does them where rest is NULL",
-		            kernel->name, p->q_heads, p->kv_heads, p->head_dim, dtype_name(dtype), 2 * p->raw.half);
 	ctx->dispatch->attention_ran = (struct attention_way){kernel, splits};
 	return kernel->launch(ctx, p, dtype, err);
 }
@@ -228,10 +190,8 @@ enum status gpu_attention_skip(struct stream *stream, const struct attention_arg
 	const struct gpu_context *ctx = gpu_context(stream);
 	const struct step_rows *rows = args->rows;
 	TRY(check(args, err));
-	TRY(check_rest(args, err));
 	if (rows->rows == 0 || rows->seqs == 0) return STATUS_OK;
 	struct attention_params p = make_params(args, ctx->invariant);
-	p.raw = raw_of(args->rest, rows);
 	enum dtype dtype = args->cache->layout.dtype;
 	bool long_rows = rows->max_seq_rows > 1;
 	/* All sequences as long as the longest, or only one: none is a single row. */

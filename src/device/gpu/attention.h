@@ -23,15 +23,6 @@ struct stream_options;
 #define ATTENTION_CHUNKS 16     /* most splits in invariant mode */
 #define ATTENTION_CHUNK 256     /* fewest keys of a split in invariant mode */
 
-/* What is to be done to a row's q, k and v before they are used (struct attention_rest). */
-struct attention_raw {
-	const void *k, *v; /* [rows][kv_heads*D], stride q_stride; NULL: nothing */
-	const float *q_norm, *k_norm, *cos_sin;
-	const int32_t *kv_slot;
-	float eps;
-	int half; /* of the rotated columns */
-};
-
 /* The kernels' parameter. Pointers are device memory; strides in elements. */
 struct attention_params {
 	const void *q;  /* [rows][q_heads*D] */
@@ -53,7 +44,6 @@ struct attention_params {
 	float *partial;
 	float *partial_stats;
 	uint32_t *counters; /* [seqs][kv_heads (times head slices)], zero before and after */
-	struct attention_raw raw;
 };
 
 /* Tiles of `tile_rows` rows that a prefill kernel can have to do: a sequence wastes less than one. A grid of more costs: each idle block looks for its
@@ -71,16 +61,12 @@ size_t gpu_attention_workspace(const struct stream_options *options, const struc
 /* gpu_attention without the first `skip` candidates for each kind of sequences, as long as another follows: for checks. */
 enum status gpu_attention_skip(struct stream *stream, const struct attention_args *args, int skip, struct error *err);
 
-/* Whether attention of these rows, one a sequence, would do what attention_in has still to do to their q, k and v. */
-bool gpu_attention_takes_rest(const struct gpu_context *ctx, const struct attention_in_args *args);
-
 /* Launchers: one kernel each, all checks of the arguments done (attention.c). can: whether the kernel takes this type and these heads. */
 struct attention_kernel {
 	const char *name;
 	bool (*can)(const struct attention_params *p, enum dtype dtype);
 	enum status (*launch)(const struct gpu_context *ctx, const struct attention_params *p, enum dtype dtype, struct error *err);
 	bool splits; /* goes by params.splits; else it cuts the keys as it likes */
-	bool (*takes_raw)(const struct attention_params *p, enum dtype dtype); /* whether it does what attention_in leaves; NULL: no */
 };
 extern const struct attention_kernel attention_decode, attention_tile;                /* any device */
 extern const struct attention_kernel attention_decode_tensor, attention_prefill_tensor, attention_prefill_wide; /* CUDA */

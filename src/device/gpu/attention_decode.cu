@@ -193,4 +193,4 @@ static enum status launch_decode(const struct gpu_context *ctx, const attention_
 	return gpu_check(code, "attention_decode", err);
 }
 
-GPU_HOST_TABLE(const struct attention_kernel attention_decode = {"decode", can_decode, launch_decode, true, NULL};)
+GPU_HOST_TABLE(const struct attention_kernel attention_decode = {"decode", can_decode, launch_decode, true};)

@@ -14,14 +14,12 @@
  * A wave's first group is read before gpu_wait_previous, unless this step writes its last key: block tables, positions and older keys were there
  * before the step's first kernel (copies do not overlap with kernels).
  *
- * Where attention_in has left norms, rotation and cache (params.raw), a wave norms and rotates its queries in registers, where a lane has both columns of every pair;
- * the wave that reads the row's own key makes that, and puts key and value into the cache and among its registers.
- *
  * DIM is head_dim rounded up to 64, 128 or 256; pieces behind the head's end are zeros. Weights P are rounded to T. Shared memory: (WAVES * heads + 12) *
  * (DIM + 4) floats and some. A wave has 8 KB (DIM 128) in flight; 12 waves on a multiprocessor give the read rate of memory, the bound aimed for:
  * in one block to four, as the number of sequences and heads wants it. Short contexts are bound by latencies.
  */
-#include "device/gpu/attention_raw_cuda.h"
+#include "device/gpu/attention_device.h"
+#include "device/gpu/tensor_cuda.h"
 
 #define HEADS 8        /* of a block */
 #define MAX_CLUSTER 16
@@ -158,27 +156,8 @@ template <typename T, int DIM, bool EXACT> GPU_TEMPLATE void load_queries(gpu_ve
 	}
 }
 
-/* ---- what attention_in has left: the row's own key and value */
-
-/* Among the registers of a group, at its key `at`. */
-template <int DIM> GPU_TEMPLATE void insert_key(key_regs<DIM> &k, const gpu_vec16 *fresh, int at)
-{
-	const int lane = (int)threadIdx.x % 32;
-	GPU_UNROLL for (int j = 0; j < DIM / 32; j++) {
-		if (lane / 4 == at) k.low[j] = fresh[j * 4 + lane % 4];
-		if (lane / 4 + 8 == at) k.high[j] = fresh[j * 4 + lane % 4];
-	}
-}
-template <int DIM> GPU_TEMPLATE void insert_value(value_regs<DIM> &v, const gpu_vec16 *fresh, int at)
-{
-	const int lane = (int)threadIdx.x % 32, g = lane / 4, c = lane % 4;
-	GPU_UNROLL for (int i = 0; i < 4; i++)
-		GPU_UNROLL for (int h = 0; h < DIM / 64; h++)
-			if (2 * c + i % 2 + i / 2 * 8 == at) v.key[i][h] = fresh[DIM / 8 + h * 8 + g];
-}
-
 /* The wave's groups of the split. Waits for the kernel before. */
-template <typename T, int DIM, bool EXACT, int WAVES> GPU_TEMPLATE void attend(const attention_params &p, const decode_job &job, wave_state<DIM> &s, gpu_vec16 *fresh)
+template <typename T, int DIM, bool EXACT, int WAVES> GPU_TEMPLATE void attend(const attention_params &p, const decode_job &job, wave_state<DIM> &s)
 {
 	constexpr int step = WAVES * ATTENTION_GROUP;
 	constexpr bool early = DIM <= 128; /* registers for values that are not needed yet */
@@ -188,7 +167,7 @@ template <typename T, int DIM, bool EXACT, int WAVES> GPU_TEMPLATE void attend(c
 	int key = range.begin + (int)threadIdx.x / 32 * ATTENTION_GROUP;
 	if (key + ATTENTION_GROUP <= range.first) key += (range.first - key) / step * step; /* invariant mode begins splits before the window */
 	if (key + ATTENTION_GROUP <= range.first) key += step;
-	const bool raw = EXACT && p.raw.k, any = key < range.end, old = raw || key + ATTENTION_GROUP <= job.position;
+	const bool any = key < range.end, old = key + ATTENTION_GROUP <= job.position;
 	key_regs<DIM> k;
 	value_regs<DIM> v;
 	gpu_vec16 query[DIM / 32];
@@ -202,11 +181,6 @@ template <typename T, int DIM, bool EXACT, int WAVES> GPU_TEMPLATE void attend(c
 	gpu_wait_previous();
 	if (!any) return;
 	load_queries<T, DIM, EXACT>(query, p, job);
-	if (raw) {
-		const bool own = range.end == job.position + 1 && (job.position - key) % step < ATTENTION_GROUP; /* this wave reads the row's key */
-		make_head<T, DIM>(query, p.raw, p.raw.q_norm, job.row);
-		if (own) make_fresh<T, DIM>(fresh, p, job.row, job.kv_head, job.first_head == job.kv_head * p.group);
-	}
 	if (!old) {
 		load_keys<T, DIM, EXACT>(k, group, p.head_dim);
 		if (early) load_values<T, DIM, EXACT>(v, group + values, p.head_dim);
@@ -217,14 +191,11 @@ template <typename T, int DIM, bool EXACT, int WAVES> GPU_TEMPLATE void attend(c
 		const bool more = next < range.end;
 		const T *next_group = (const T *)p.kv + attention_kv_offset(p, place.block, job.kv_head, place.token);
 		if (next + step < range.end) place = find_group(p, table, next + step); /* a turn ahead of its use */
-		const bool last = raw && key + ATTENTION_GROUP > job.position;
 		float score[4];
 		uint32_t weight[2];
-		if (last) insert_key<DIM>(k, fresh, job.position - key);
 		score_keys<T, DIM>(score, k, query, p.cap_scale);
 		if (early && more) load_keys<T, DIM, EXACT>(k, next_group, p.head_dim);
 		if (!early) load_values<T, DIM, EXACT>(v, group + values, p.head_dim);
-		if (last) insert_value<DIM>(v, fresh, job.position - key);
 		if (key < range.first || key + ATTENTION_GROUP > range.end) cut_group<DIM>(score, v, range.first - key, range.end - key);
 		weigh<T, DIM>(s, score, p.scale_log2, weight);
 		add_values<T, DIM>(s.acc, v, weight[0], weight[1]);
@@ -389,7 +360,6 @@ __global__ void __launch_bounds__(WAVES * 32, DIM > 128 ? 1 : SM_WAVES / WAVES) 
 {
 	GPU_DYNAMIC_SHARED(dynamic);
 	GPU_SHARED(int, flag, 1);
-	GPU_SHARED(gpu_vec16, fresh, DIM / 4);
 	const int slices = (p.group + HEADS - 1) / HEADS, slice = (int)blockIdx.y % slices, wave = (int)threadIdx.x / 32;
 	decode_job job;
 	job.seq = (int)blockIdx.z;
@@ -418,7 +388,7 @@ __global__ void __launch_bounds__(WAVES * 32, DIM > 128 ? 1 : SM_WAVES / WAVES) 
 	if (split < job.range.active) {
 		wave_state<DIM> s = {};
 		s.max[0] = s.max[1] = ATTENTION_NONE;
-		attend<T, DIM, EXACT, WAVES>(p, job, s, fresh);
+		attend<T, DIM, EXACT, WAVES>(p, job, s);
 		put_wave<DIM>(s, job.heads, acc + wave * job.heads * (DIM + 4), stats + wave * HEADS * 2);
 		gpu_sync();
 		if (job.range.active > 1) cluster_wait();
@@ -512,11 +482,4 @@ static enum status launch_decode(const struct gpu_context *ctx, const attention_
 	return gpu_check(dtype == DTYPE_BF16 ? launch_type<bf16>(ctx, p) : launch_type<f16>(ctx, p), "attention_decode_tensor", err);
 }
 
-/* A lane has both columns of each pair. */
-static bool takes_raw(const attention_params *p, enum dtype)
-{
-	const int dim = p->head_dim, half = p->raw.half;
-	return (dim == 64 || dim == 128 || dim == 256) && (half == 0 || half == 32 || half == 64 || half == 128) && 2 * half <= dim;
-}
-
-extern "C" const struct attention_kernel attention_decode_tensor = {"decode_tensor", can_decode, launch_decode, false, takes_raw};
+extern "C" const struct attention_kernel attention_decode_tensor = {"decode_tensor", can_decode, launch_decode, false};

@@ -252,4 +252,4 @@ static enum status launch_prefill(const struct gpu_context *ctx, const attention
 	return gpu_check(dtype == DTYPE_BF16 ? launch_type<bf16>(ctx, p) : launch_type<f16>(ctx, p), "attention_prefill", err);
 }
 
-extern "C" const struct attention_kernel attention_prefill_tensor = {"prefill_tensor", can_prefill, launch_prefill, false, NULL};
+extern "C" const struct attention_kernel attention_prefill_tensor = {"prefill_tensor", can_prefill, launch_prefill, false};

@@ -178,4 +178,4 @@ static enum status launch_tile(const struct gpu_context *ctx, const attention_pa
 	return gpu_check(code, "attention_tile", err);
 }
 
-GPU_HOST_TABLE(const struct attention_kernel attention_tile = {"tile", can_tile, launch_tile, false, NULL};)
+GPU_HOST_TABLE(const struct attention_kernel attention_tile = {"tile", can_tile, launch_tile, false};)

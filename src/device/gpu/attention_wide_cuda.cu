@@ -397,4 +397,4 @@ static enum status launch_wide(const struct gpu_context *ctx, const attention_pa
 	return dtype == DTYPE_BF16 ? launch_type<bf16>(ctx, p, dtype, err) : launch_type<f16>(ctx, p, dtype, err);
 }
 
-extern "C" const struct attention_kernel attention_prefill_wide = {"prefill_wide", can_wide, launch_wide, false, NULL};
+extern "C" const struct attention_kernel attention_prefill_wide = {"prefill_wide", can_wide, launch_wide, false};

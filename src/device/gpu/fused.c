@@ -1,5 +1,4 @@
 /* fused.c: the fused ops as compositions: which kernels run for which shapes. One function per path; the op picks one. */
-#include "device/gpu/attention.h"
 #include "device/gpu/device.h"
 #include "device/gpu/qkv.h"
 #include "device/gpu/skinny.h"
@@ -148,18 +147,11 @@ static const struct way_preference *preference(struct stream *stream, enum linea
 enum status gpu_attention_in(struct stream *stream, const struct attention_in_args *args, struct error *err)
 {
 	bool done;
-	if (args->rest) args->rest->left = false;
 	if (args->in.x.rows == 0) return STATUS_OK;
 	const struct way_preference *preferred = preference(stream, LINEAR_USE_ATTENTION_IN, args->weight, args->in.x.rows);
 	TRY(try_fused(stream, attention_in_fused, args, preferred, &done, err));
 	if (done) return STATUS_OK;
 	TRY(run_apart(stream, &args->in, &(struct linear_args){.x = args->in.h, .weight = args->weight, .bias = args->bias, .y = args->qkv}, preferred, err));
-	if (args->rest && (args->q_norm || args->k_norm) && gpu_attention_takes_rest(gpu_context(stream), args)) {
-		const int q_cols = args->q_heads * args->head_dim, kv_cols = args->kv_heads * args->head_dim;
-		*args->rest = (struct attention_rest){.left = true, .k = tensor_columns(&args->qkv, q_cols, kv_cols), .v = tensor_columns(&args->qkv, q_cols + kv_cols, kv_cols),
-		                                      .q_norm = args->q_norm, .k_norm = args->k_norm, .eps = args->in.eps, .rotary_dim = args->rotary_dim};
-		return STATUS_OK;
-	}
 	const struct gpu_qkv_args qkv = {
 		.qkv = tensor_columns(&args->qkv, 0, (args->q_heads + 2 * args->kv_heads) * args->head_dim), .q_heads = args->q_heads, .kv_heads = args->kv_heads, .head_dim = args->head_dim, .rotary_dim = args->rotary_dim,
 		.q_norm = args->q_norm, .k_norm = args->k_norm, .eps = args->in.eps, .cos_sin = args->rows->cos_sin, .kv_slot = args->rows->kv_slot,

@@ -2,11 +2,16 @@
  *
  * A block walks tiles of R rows of W. One warp (the producer) keeps a ring of shared-memory stages full: KC inputs of the R rows and of the rows of x, by one
  * tensor copy each, as slices of 64 inputs (128 bytes, swizzled); eight warps (the consumers) multiply, an eighth of a stage's inputs each. W is the 16-row
- * operand of mma.m16n8k16, tokens are its 8 columns. The consumers' sums meet in shared memory, in a fixed order. The ring takes all of the shared memory and is
- * filled with W before the kernel waits for its predecessor: so the memory has requests to serve while one kernel ends and another starts.
+ * operand of mma.m16n8k16, tokens are its 8 columns. The consumers' sums meet in shared memory, in a fixed order. The ring takes nearly all of the shared memory
+ * and is filled with W before the kernel waits for its predecessor: so the memory has requests to serve while one kernel ends and another starts.
  *
- * Why not: a copy for each row or slice (a copy takes a multiprocessor about 50 ns whatever its size); a smaller ring, so that two kernels fit; tiles of 64 and
- * 128 rows; clusters of blocks that share K; 64 rows of x, where the library is faster. All measured, docs/MEASUREMENTS.md.
+ * For one row of x no more than WINDOW stages are asked for at a time. Memory answers in turn: were the whole ring asked for at once, everything else (a norm's
+ * input, the packets of a sum over ranks, the keys of attention) would stand in line behind it for 6 us. That row is read whole by each block, by plain loads;
+ * of more rows each stage has its own part.
+ *
+ * Why not: a copy for each row or slice (a copy takes a multiprocessor about 50 ns whatever its size); a smaller ring, so that two kernels fit; the next kernel's
+ * first weights to the second-level cache ahead; tiles of 64 and 128 rows; clusters of blocks that share K; 64 rows of x, where the library is faster. All
+ * measured, docs/MEASUREMENTS.md.
  */
 #include "device/gpu/linear_device.h"
 #include "device/gpu/skinny.h"
@@ -17,8 +22,11 @@
 #define MAX_STAGES 16
 #define BARRIER_BYTES 1024
 #define SLICE 64 /* inputs: 128 bytes, the widest swizzle */
+#define WINDOW 3 /* stages of 16 KiB: what keeps memory busy, and 5 % of a step less than 2 or 6 of them */
+#define ROOM 16384 /* bytes that are left to a block of another kernel beside, where x is one row */
 #define RESIDENT_MAX_ROWS 1 /* rows of x that a block normalises for itself, */
-#define RESIDENT_MAX_K 8192 /* and inputs */
+#define RESIDENT_MAX_K 8192 /* and inputs; */
+#define RESIDENT_MAX_BYTES 65536 /* of one row without a norm that it keeps */
 
 /* ---- tensor copies of this layout */
 
@@ -54,7 +62,8 @@ struct skinny_plan {
 	CUtensorMap w, x;
 	fused_problem problem;
 	int tiles, stages;
-	int x_rows; /* of x in a stage: all of its tiles of eight, or those that exist where there is one tile */
+	int x_rows; /* of x in a stage: all of its tiles of eight, or those that exist where there is one tile; 0: x is resident */
+	int window; /* stages that are on their way at most; all where x comes with W, behind the wait */
 	int chunks; /* of K, KC each, the last one perhaps past the end */
 	int stage_bytes;
 	int sums_at, resident_at, resident_pitch; /* in dynamic shared memory, bytes */
@@ -101,14 +110,14 @@ template <int R, int KC> GPU_TEMPLATE void produce_w(const skinny_plan &plan, co
 {
 	const int slice = walk.chunk * (KC / SLICE);
 	const uint32_t barrier = s.full + 8 * stage, to = s.ring + stage * plan.stage_bytes;
-	barrier_expect(barrier, (R + (plan.problem.norm.x ? 0 : plan.x_rows)) * KC * 2);
+	barrier_expect(barrier, (R + plan.x_rows) * KC * 2);
 	if (plan.problem.ending == LINEAR_STORE) copy_box_stream(to, &plan.w, walk.row, slice, barrier, s.policy);
 	else copy_pair_stream(to, &plan.w, walk.row, walk.group, slice, barrier, s.policy);
 }
 
 template <int R, int KC> GPU_TEMPLATE void produce_x(const skinny_plan &plan, const producer_state &s, int chunk, int stage)
 {
-	if (plan.problem.norm.x) return;
+	if (!plan.x_rows) return;
 	copy_box(s.ring + stage * plan.stage_bytes + R * KC * 2, &plan.x, 0, chunk * (KC / SLICE), s.full + 8 * stage);
 }
 
@@ -117,20 +126,27 @@ template <int R, int KC> GPU_TEMPLATE void produce(const skinny_plan &plan, cons
 {
 	stage_walk walk;
 	int stage = 0, chunk = 0;
-	uint32_t parity = 0;
+	uint32_t parity = 0, come_parity = 0;
+	if (plan.window < plan.stages) gpu_start_next(); /* ahead of a fill that waits for memory */
 	walk_to<R>(walk, plan.problem, (int)blockIdx.x);
-	for (; stage < plan.stages && walk.tile < plan.tiles; stage++, walk_on<R>(walk, plan)) produce_w<R, KC>(plan, s, walk, stage);
-	gpu_start_next();
+	for (; stage < plan.stages && walk.tile < plan.tiles; stage++, walk_on<R>(walk, plan)) {
+		if (stage >= plan.window) barrier_wait(s.full + 8 * (stage - plan.window), 0);
+		produce_w<R, KC>(plan, s, walk, stage);
+	}
+	if (plan.window == plan.stages) gpu_start_next();
 	gpu_wait_previous();
 	for (int i = 0; i < stage; i++) {
 		produce_x<R, KC>(plan, s, chunk, i);
 		if (++chunk == plan.chunks) chunk = 0;
 	}
+	int come = stage - plan.window; /* the stage that must have come before the next is asked for */
 	for (stage = 0; walk.tile < plan.tiles; walk_on<R>(walk, plan)) {
 		barrier_wait(s.empty + 8 * stage, parity);
+		if (plan.window < plan.stages) barrier_wait(s.full + 8 * come, come_parity);
 		produce_w<R, KC>(plan, s, walk, stage);
 		produce_x<R, KC>(plan, s, walk.chunk, stage);
 		if (++stage == plan.stages) stage = 0, parity ^= 1;
+		if (++come == plan.stages) come = 0, come_parity ^= 1;
 	}
 }
 
@@ -168,6 +184,25 @@ template <typename T> GPU_TEMPLATE void normalise(const skinny_plan &plan, T *re
 		}
 		for (int i = k + (int)threadIdx.x; i < padded; i += CONSUMERS * 32) out[i] = gpu_narrow<T>(0.0f);
 	}
+	consumer_sync();
+}
+
+/* The one row of x to resident, 16 bytes at a time, four loads of a thread on their way. */
+template <typename T> GPU_TEMPLATE void fetch_x(const skinny_plan &plan, T *resident)
+{
+	constexpr int step = CONSUMERS * 32, loads = 4;
+	const gpu_vec16 *from = (const gpu_vec16 *)plan.problem.gemm.x;
+	gpu_vec16 *to = (gpu_vec16 *)resident;
+	const int pieces = plan.problem.gemm.k / 8, padded = (plan.resident_pitch - 16) / 16; /* as in normalise */
+	gpu_wait_previous();
+	for (int first = (int)threadIdx.x; first < pieces; first += step * loads) {
+		gpu_vec16 v[loads];
+		GPU_UNROLL for (int i = 0; i < loads; i++)
+			if (first + i * step < pieces) v[i] = from[first + i * step];
+		GPU_UNROLL for (int i = 0; i < loads; i++)
+			if (first + i * step < pieces) to[first + i * step] = v[i];
+	}
+	for (int i = pieces + (int)threadIdx.x; i < padded; i += step) to[i] = gpu_vec16{};
 	consumer_sync();
 }
 
@@ -250,14 +285,15 @@ template <typename T, int MT, int R> GPU_TEMPLATE void finish_tile(const skinny_
 template <typename T, int MT, int R, int KC> GPU_TEMPLATE void consume(const skinny_plan &plan, unsigned char *shared, const producer_state &s)
 {
 	const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32, w_row = lane % 16, token = lane % 8;
-	const bool resident = plan.problem.norm.x != NULL;
+	const bool resident = plan.x_rows == 0;
 	const int x_row = MT > 1 || token < plan.problem.gemm.m ? token : 0; /* columns past the last token are not stored */
 	lane_matrix w = {0, w_row, R, lane / 16, 7}, x = {0, x_row, MT > 1 ? MT * 8 : plan.x_rows, lane / 8, 7};
 	if (resident) x.line = 0, x.lines = 1, x.swizzle = 0;
 	float *sums = (float *)(shared + plan.sums_at);
 	int stage = 0;
 	uint32_t parity = 0;
-	if (resident) normalise<T>(plan, (T *)(shared + plan.resident_at), sums);
+	if (plan.problem.norm.x) normalise<T>(plan, (T *)(shared + plan.resident_at), sums);
+	else if (resident) fetch_x<T>(plan, (T *)(shared + plan.resident_at));
 	else gpu_wait_previous();
 	for (int tile = (int)blockIdx.x; tile < plan.tiles; tile += (int)gridDim.x) {
 		const tile_item item = fetch_tile_item<T, R>(plan.problem, tile, (int)threadIdx.x);
@@ -280,7 +316,7 @@ template <typename T, int MT, int R, int KC> GPU_TEMPLATE void consume(const ski
 }
 
 /* Block b: tiles b, b + gridDim.x, ... of R rows of W. Threads: 8 consumer warps and the producer. W and x: 16-bit, rows aligned to 16 bytes; m <= 8 MT; K a
- * multiple of 64; past its end the copies bring zeros. Dynamic shared memory: barriers, the ring, sums, and x where the kernel makes the norm. Bound: reading W. */
+ * multiple of 64; past its end the copies bring zeros. Dynamic shared memory: barriers, the ring, sums, and x where it is resident. Bound: reading W. */
 template <typename T, int MT, int R, int KC> __global__ void __launch_bounds__(THREADS, 1) skinny_kernel(const __grid_constant__ skinny_plan plan)
 {
 	extern __shared__ __align__(1024) unsigned char skinny_shared[];
@@ -288,7 +324,7 @@ template <typename T, int MT, int R, int KC> __global__ void __launch_bounds__(T
 	producer_state s = {barriers + BARRIER_BYTES, barriers, barriers + 8 * MAX_STAGES, 0};
 	if (threadIdx.x == CONSUMERS * 32) {
 		asm volatile("prefetch.tensormap [%0];" ::"l"(&plan.w) : "memory");
-		if (!plan.problem.norm.x) asm volatile("prefetch.tensormap [%0];" ::"l"(&plan.x) : "memory");
+		if (plan.x_rows) asm volatile("prefetch.tensormap [%0];" ::"l"(&plan.x) : "memory");
 		for (int i = 0; i < plan.stages; i++) barrier_init(s.full + 8 * i, 1), barrier_init(s.empty + 8 * i, CONSUMERS);
 		barrier_init_done();
 	}
@@ -341,7 +377,7 @@ static gpu_error make_maps(struct skinny_plan *plan, int tile_rows, int chunk, i
 	skinny_view w = {p->type, p->w, p->w_stride, slices, p->n, 0}, x = {p->type, p->x, p->x_stride, slices, p->m, 0};
 	if (problem->ending != LINEAR_STORE) w.rows = half, w.groups = p->n / half / 2;
 	gpu_error code = make_map(&plan->w, &w, w.groups ? tile_rows / 2 : tile_rows, chunk / SLICE);
-	if (code != GPU_OK || problem->norm.x) return code;
+	if (code != GPU_OK || !plan->x_rows) return code;
 	return make_map(&plan->x, &x, tokens, chunk / SLICE);
 }
 
@@ -387,13 +423,15 @@ static gpu_error skinny_run(const struct gpu_context *context, const fused_probl
 	plan.problem = *problem;
 	plan.tiles = (p.n + R - 1) / R;
 	plan.chunks = (p.k + KC - 1) / KC;
-	plan.x_rows = MT == 1 ? p.m : MT * 8;
-	plan.stage_bytes = ((R + (problem->norm.x ? 0 : plan.x_rows)) * KC * 2 + 1023) / 1024 * 1024; /* the swizzle goes by the address */
 	plan.resident_pitch = plan.chunks * KC * 2 + 16;
-	const int sums = CONSUMERS * MT * 8 * (R + 4) * 4, resident = problem->norm.x ? p.m * plan.resident_pitch : 0;
+	const bool is_resident = problem->norm.x || (p.m == 1 && plan.resident_pitch <= RESIDENT_MAX_BYTES);
+	plan.x_rows = is_resident ? 0 : MT == 1 ? p.m : MT * 8;
+	plan.stage_bytes = ((R + plan.x_rows) * KC * 2 + 1023) / 1024 * 1024; /* the swizzle goes by the address */
+	const int sums = CONSUMERS * MT * 8 * (R + 4) * 4, resident = is_resident ? p.m * plan.resident_pitch : 0;
 	const int budget = (int)context->props.max_shared - BARRIER_BYTES - sums - resident;
-	plan.stages = shape->stages ? shape->stages : budget / plan.stage_bytes;
+	plan.stages = shape->stages ? shape->stages : (budget - (p.m == 1 ? ROOM : 0)) / plan.stage_bytes;
 	if (plan.stages > MAX_STAGES) plan.stages = MAX_STAGES;
+	plan.window = is_resident && plan.stages > WINDOW ? WINDOW : plan.stages;
 	if (plan.stages < 2 || plan.stages * plan.stage_bytes > budget) *refused = "the ring does not fit into shared memory";
 	if (*refused) return GPU_OK;
 	plan.sums_at = BARRIER_BYTES + plan.stages * plan.stage_bytes;

@@ -32,12 +32,6 @@ struct moe_problem {
 	int64_t norm_stride;
 	const float *norm_weight;
 	float eps;
-	/* y += x_before W^T (+ bias) to be done first, one row; the norm is of that */
-	const void *before_x, *before_w; /* w NULL: nothing */
-	const float *before_bias;
-	int before_k;
-	const char *ahead; /* what to ask memory for meanwhile */
-	size_t ahead_bytes;
 	float *logits;      /* [rows][experts + shared] */
 	const void *router; /* [experts + shared][hidden] */
 	const void *gate_up, *down, *shared_gate_up, *shared_down;

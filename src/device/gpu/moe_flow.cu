@@ -2,17 +2,14 @@
  *
  * A block for each multiprocessor stays for the whole kernel. It makes the norm for itself, and some of the router's logits; blocks tell each other logits as
  * packets, a value and the launch's number in one store, so that who reads one needs no other word; then each routes all rows for itself. From there on every wave
- * goes through units: of gate and up an inner column of one of a row's experts, then of down an output of a row. Its lanes ask for the pieces that they will
+ * walks its own units: of gate and up an inner column of one of a row's experts, then of down an output of a row. Its lanes ask for the pieces that they will
  * multiply DEPTH steps ahead, into places in shared memory that are theirs alone, so a wave needs no barrier between copy and use; and the copies go on from gate and
  * up to down while the blocks meet, once, between the two. act holds the experts' weights already, so that an output of down is one dot product over all experts' columns.
- *
- * Where the linear that ends the sub-layer before is left to the op, its outputs are units too, whose first copies are under way before the kernel waits for the one
- * before it; one more meeting makes the residual stream whole. Then, while blocks wait for each other and for logits, memory is asked for what the next layer begins with.
  *
  * Blocks wait for blocks, which is right because all of them run at once: there are no more than multiprocessors, and who comes after them in the stream waits for
  * them. Who has waited for PATIENCE_NS in vain ends the process's work on the device with a fault.
  *
- * Launches and meetings are numbered by words that block 0 raises behind the last meeting: by then each block has read them. A number comes again after 2^32 launches.
+ * Launches are numbered by a word that block 0 raises when the blocks have met: by then each has read it. The number comes again after 2^32 launches.
  */
 #include "device/gpu/moe_device.h"
 #include "device/gpu/rows.h"
@@ -20,14 +17,13 @@
 #define FLOW_THREADS 512
 #define FLOW_WAVES (FLOW_THREADS / GPU_WARP)
 #define FLOW_PIECES 8 /* of 16 bytes of a lane and step: 4 KB of a row at once for a wave of 32, so that memory is read in long runs */
-#define FLOW_DEPTH 3  /* steps ahead; with at least two steps a unit, of no more than three units */
+#define FLOW_DEPTH 3  /* steps ahead, where shared memory has room for them */
 #define FLOW_TASKS 4  /* router rows that a block multiplies between two barriers */
 #define FLOW_STATIC 8192 /* bytes: the most that the kernel's arrays of fixed size take */
 #define PATIENCE_NS 10000000000ull
 
 struct flow_words {
-	uint32_t launches, meetings, gap0[30], arrived, gap1[31]; /* numbers of those that are over; blocks that have come to all meetings so far */
-	uint32_t taken, gap2[31];                               /* units of up behind the waves' first ones; 0 between launches */
+	uint32_t launches, gap0[31], arrived, gap1[31];
 	unsigned long long logit[MOE_FLOW_ROWS][MOE_MAX_EXPERTS + 1]; /* value, number of the launch */
 };
 static_assert(sizeof(flow_words) <= GPU_MEETING_BYTES, "the stream has room for the words");
@@ -57,8 +53,8 @@ GPU_DEVICE float flow_logit(const unsigned long long *packet, uint32_t number)
 	return gpu_bits_to_f32((uint32_t)v);
 }
 
-/* All blocks, meeting `meeting` of all launches: what any of them wrote before is visible to all threads afterwards. */
-GPU_DEVICE void flow_meet(flow_words *words, uint32_t meeting)
+/* All blocks: what any of them wrote before is visible to all threads afterwards. */
+GPU_DEVICE void flow_meet(flow_words *words, uint32_t number)
 {
 	gpu_sync();
 	if (threadIdx.x == 0) {
@@ -66,70 +62,10 @@ GPU_DEVICE void flow_meet(flow_words *words, uint32_t meeting)
 		unsigned long long since = 0;
 		gpu_fence_device();
 		gpu_atomic_add(&words->arrived, 1u);
-		while ((int32_t)(gpu_load_acquire(&words->arrived) - meeting * gridDim.x) < 0) flow_patience(turns, since);
+		while ((int32_t)(gpu_load_acquire(&words->arrived) - number * gridDim.x) < 0) flow_patience(turns, since);
+		if (blockIdx.x == 0) words->launches = number;
 	}
 	gpu_sync();
-}
-
-/* ---- the linear before */
-
-/* sum + a step's pieces, at `place` and every GPU_WARP-th behind it, times pieces `piece`, + GPU_WARP, ... of x, of which there are `pieces`. */
-template <typename T> GPU_TEMPLATE float flow_run_dot(const gpu_vec16 *place, const gpu_vec16 *x, int piece, int pieces, float sum)
-{
-	constexpr int vec = gpu_lanes<T>::count;
-	GPU_UNROLL for (int j = 0; j < FLOW_PIECES; j++) {
-		if (piece + j * GPU_WARP >= pieces) break;
-		float a[vec], b[vec];
-		gpu_widen16<T>(x[piece + j * GPU_WARP], a);
-		gpu_widen16<T>(place[j * GPU_WARP], b);
-		GPU_UNROLL for (int i = 0; i < vec; i++) sum = gpu_fma(a[i], b[i], sum);
-	}
-	return sum;
-}
-
-/* A wave's outputs of y += x W^T: those that it walks, and the step of the row. */
-struct flow_before {
-	int output, step;
-};
-template <typename T> GPU_TEMPLATE void flow_before_copy(flow_before &b, const moe_problem &p, gpu_vec16 *to)
-{
-	constexpr int vec = gpu_lanes<T>::count;
-	const int k0 = (b.step * FLOW_PIECES * GPU_WARP + (int)threadIdx.x % GPU_WARP) * vec;
-	GPU_UNROLL for (int j = 0; b.output < p.hidden && j < FLOW_PIECES; j++)
-		if (k0 + j * GPU_WARP * vec < p.before_k) gpu_copy16_stream(to + j * GPU_WARP, (const T *)p.before_w + (int64_t)b.output * p.before_k + k0 + j * GPU_WARP * vec);
-	gpu_copy_commit();
-	if (++b.step * FLOW_PIECES * GPU_WARP * vec >= p.before_k) b.step = 0, b.output += (int)gridDim.x * FLOW_WAVES;
-}
-
-/* The first steps' copies are on their way; all of them have come when it returns. */
-template <typename T, int DEPTH> GPU_TEMPLATE void flow_before_sums(flow_before &b, const moe_problem &p, gpu_vec16 *ring, gpu_vec16 *operand)
-{
-	const int pieces = p.before_k / gpu_lanes<T>::count, lane = (int)threadIdx.x % GPU_WARP, stride = (int)gridDim.x * FLOW_WAVES;
-	int slot = 0;
-	for (int i = (int)threadIdx.x; i < pieces; i += FLOW_THREADS) operand[i] = ((const gpu_vec16 *)p.before_x)[i];
-	gpu_sync();
-	for (int output = (int)blockIdx.x + (int)threadIdx.x / GPU_WARP * (int)gridDim.x; output < p.hidden; output += stride) {
-		float *y = (float *)p.y + output, sum = 0;
-		const float before = *y + (p.before_bias ? p.before_bias[output] : 0);
-		for (int step = 0; step * FLOW_PIECES * GPU_WARP < pieces; step++) {
-			gpu_copy_wait<DEPTH - 1>();
-			sum = flow_run_dot<T>(ring + slot * FLOW_PIECES * GPU_WARP, operand, step * FLOW_PIECES * GPU_WARP + lane, pieces, sum);
-			flow_before_copy<T>(b, p, ring + slot * FLOW_PIECES * GPU_WARP);
-			if (++slot == DEPTH) slot = 0;
-		}
-		sum = gpu_warp_sum(sum);
-		if (lane == 0) *y = before + sum;
-	}
-	gpu_copy_wait<0>();
-}
-
-/* This block's share of what the next kernels read, as much as memory gives while blocks wait for each other. */
-GPU_DEVICE void flow_ahead(const moe_problem &p)
-{
-	const unsigned piece = 8192, most = 14u << 20; /* bytes */
-	const size_t bytes = p.ahead_bytes < most ? p.ahead_bytes : most;
-	const size_t at = ((size_t)threadIdx.x * gridDim.x + blockIdx.x) * piece;
-	if (at + piece <= bytes) gpu_prefetch(p.ahead + at, piece);
 }
 
 /* ---- input and logits */
@@ -217,7 +153,7 @@ GPU_DEVICE void flow_route(const moe_problem &p, const flow_words *words, uint32
 	gpu_sync();
 }
 
-/* ---- units. Of up: unit u of rows * (top_k * inner + shared_inner), slot after slot, row after row; of down: output u % hidden of row u / hidden. */
+/* ---- units: what a wave walks. Of up: unit u of rows * (top_k * inner + shared_inner), slot after slot, row after row; of down: output u % hidden of row u / hidden. */
 
 struct flow_sizes {
 	int per_row, up_units, down_units, stride; /* stride: from a wave's unit to its next */
@@ -257,8 +193,6 @@ template <typename T> struct flow_reader {
 	bool down;
 	int unit, step, row, output, slot, piece;
 	const T *gate, *up;
-	uint32_t taken;  /* of lane 0: the wave's next unit of up, behind the first ones */
-	int todo[FLOW_DEPTH], count; /* units of up whose copies have begun, the first one in use */
 };
 
 template <typename T> GPU_TEMPLATE void flow_down_restart(flow_reader<T> &r, const moe_problem &p, const flow_sizes &s)
@@ -270,10 +204,8 @@ template <typename T> GPU_TEMPLATE void flow_down_restart(flow_reader<T> &r, con
 	while (r.slot < p.top_k && r.piece >= s.pieces) r.piece -= s.pieces, r.slot++;
 }
 
-/* At `unit` of up, or, behind up's last, at the wave's first unit of down. Units of up go to whoever is ready: multiprocessors have unequal shares of the memory's
- * rate. The number of the next one is asked for a unit ahead. */
-template <typename T>
-GPU_TEMPLATE void flow_up_at(flow_reader<T> &r, const moe_problem &p, const flow_sizes &s, const flow_routes *routes, flow_words *words, int unit)
+/* At `unit` of up, or, behind up's last, at the wave's first unit of down. */
+template <typename T> GPU_TEMPLATE void flow_up_at(flow_reader<T> &r, const moe_problem &p, const flow_sizes &s, const flow_routes *routes, int unit)
 {
 	r.down = unit >= s.up_units;
 	r.unit = unit;
@@ -283,10 +215,6 @@ GPU_TEMPLATE void flow_up_at(flow_reader<T> &r, const moe_problem &p, const flow
 		flow_down_restart<T>(r, p, s);
 		return;
 	}
-	if (threadIdx.x % GPU_WARP == 0) r.taken = gpu_atomic_add(&words->taken, 1u);
-	GPU_UNROLL for (int i = 0; i < FLOW_DEPTH; i++)
-		if (i == r.count) r.todo[i] = unit;
-	r.count++;
 	const flow_unit u = flow_unit_of(p, s, unit);
 	const T *w = u.slot == p.top_k ? (const T *)p.shared_gate_up : (const T *)p.gate_up + routes->chosen[u.row][u.slot] * p.gate_up_step;
 	r.gate = w + (int64_t)u.column * p.hidden;
@@ -294,23 +222,22 @@ GPU_TEMPLATE void flow_up_at(flow_reader<T> &r, const moe_problem &p, const flow
 }
 
 /* One step's copies of a lane, to `to` and every GPU_WARP-th place behind it; a group, also where nothing is left to copy. */
-template <typename T>
-GPU_TEMPLATE void flow_copy(flow_reader<T> &r, const moe_problem &p, const flow_sizes &s, const flow_routes *routes, flow_words *words, gpu_vec16 *to)
+template <typename T> GPU_TEMPLATE void flow_copy(flow_reader<T> &r, const moe_problem &p, const flow_sizes &s, const flow_routes *routes, gpu_vec16 *to)
 {
 	constexpr int vec = gpu_lanes<T>::count;
 	if (!r.down) {
 		const T *row = r.step % 2 ? r.up : r.gate;
 		const int k0 = (r.step / 2 * FLOW_PIECES * GPU_WARP + (int)threadIdx.x % GPU_WARP) * vec;
 		GPU_UNROLL for (int j = 0; j < FLOW_PIECES; j++)
-			if (k0 + j * GPU_WARP * vec < p.hidden) gpu_copy16_stream(to + j * GPU_WARP, row + k0 + j * GPU_WARP * vec);
-		if (++r.step == s.up_steps) flow_up_at<T>(r, p, s, routes, words, s.stride + (int)gpu_shfl(r.taken, 0));
+			if (k0 + j * GPU_WARP * vec < p.hidden) gpu_copy16(to + j * GPU_WARP, row + k0 + j * GPU_WARP * vec);
+		if (++r.step == s.up_steps) flow_up_at<T>(r, p, s, routes, r.unit + s.stride);
 	} else if (r.unit < s.down_units) {
 		GPU_UNROLL for (int j = 0; j < FLOW_PIECES; j++) {
 			const bool shared = r.slot == p.top_k;
 			if (r.piece >= (shared ? s.shared_pieces : s.pieces)) break;
 			const T *w = shared ? (const T *)p.shared_down + (int64_t)r.output * p.shared_inner
 			                    : (const T *)p.down + routes->chosen[r.row][r.slot] * p.down_step + (int64_t)r.output * p.inner;
-			gpu_copy16_stream(to + j * GPU_WARP, w + r.piece * vec);
+			gpu_copy16(to + j * GPU_WARP, w + r.piece * vec);
 			r.piece += GPU_WARP;
 			while (r.slot < p.top_k && r.piece >= s.pieces) r.piece -= s.pieces, r.slot++;
 		}
@@ -320,6 +247,20 @@ GPU_TEMPLATE void flow_copy(flow_reader<T> &r, const moe_problem &p, const flow_
 		}
 	}
 	gpu_copy_commit();
+}
+
+/* sum + a step's pieces, at `place` and every GPU_WARP-th behind it, times pieces `piece`, + GPU_WARP, ... of x, of which there are `pieces`. */
+template <typename T> GPU_TEMPLATE float flow_run_dot(const gpu_vec16 *place, const gpu_vec16 *x, int piece, int pieces, float sum)
+{
+	constexpr int vec = gpu_lanes<T>::count;
+	GPU_UNROLL for (int j = 0; j < FLOW_PIECES; j++) {
+		if (piece + j * GPU_WARP >= pieces) break;
+		float a[vec], b[vec];
+		gpu_widen16<T>(x[piece + j * GPU_WARP], a);
+		gpu_widen16<T>(place[j * GPU_WARP], b);
+		GPU_UNROLL for (int i = 0; i < vec; i++) sum = gpu_fma(a[i], b[i], sum);
+	}
+	return sum;
 }
 
 /* act of the unit: by its lanes' sums. */
@@ -343,8 +284,8 @@ template <typename T> GPU_TEMPLATE void flow_stage_act(const moe_problem &p, con
 	gpu_sync();
 }
 
-/* Block b, wave w: unit b + gridDim.x * w of up, then what it takes; of down units b + gridDim.x * w, + gridDim.x * FLOW_WAVES, ... Lane l of a step: pieces l, l + GPU_WARP, ... Rows of all matrices, x and
- * act aligned to 16 bytes and whole pieces. gridDim.x: the same in every launch on these words. ahead: aligned to 16 bytes. Dynamic shared memory: places of the copies
+/* Block b, wave w: units b + gridDim.x * w, + gridDim.x * FLOW_WAVES, ... of up and of down. Lane l of a step: pieces l, l + GPU_WARP, ... Rows of all matrices, x and
+ * act aligned to 16 bytes and whole pieces. gridDim.x: the same in every launch on these words. Dynamic shared memory: places of the copies
  * [wave][DEPTH][FLOW_PIECES][lane], then x [rows][hidden], later act [rows][row_pieces]. Bound: reading the weights of what was chosen. */
 template <typename T, bool NORM, int DEPTH> GPU_KERNEL_ALONE(FLOW_THREADS) moe_flow_kernel(GPU_PARAMETER moe_problem p, flow_words *words)
 {
@@ -362,43 +303,31 @@ template <typename T, bool NORM, int DEPTH> GPU_KERNEL_ALONE(FLOW_THREADS) moe_f
 		if (e < p.experts + p.shared && (int)threadIdx.x * vec < p.hidden) router[i] = ((const gpu_vec16 *)((const T *)p.router + (int64_t)e * p.hidden))[threadIdx.x];
 	}
 	if (NORM && (int)threadIdx.x * 4 < p.hidden) gpu_load<4>(p.norm_weight + threadIdx.x * 4, weight);
-	flow_before earlier = {(int)blockIdx.x + wave * (int)gridDim.x, 0};
-	for (int d = 0; p.before_w && d < DEPTH; d++) flow_before_copy<T>(earlier, p, ring + d * FLOW_PIECES * GPU_WARP);
 	gpu_wait_previous();
 	gpu_start_next();
 	const uint32_t number = gpu_load_volatile(&words->launches) + 1;
-	uint32_t meeting = gpu_load_volatile(&words->meetings);
-	if (p.before_w) {
-		flow_before_sums<T, DEPTH>(earlier, p, ring, operand);
-		flow_meet(words, ++meeting);
-	}
-	flow_ahead(p);
 	flow_stage_x<T, NORM>(p, weight, (T *)operand, scratch);
 	flow_logits<T>(p, router, (const T *)operand, (float *)dynamic, words, number);
 	flow_route(p, words, number, route, routes);
 	const flow_sizes s = flow_sizes_of<T>(p);
 	const int first = (int)blockIdx.x + wave * (int)gridDim.x;
 	flow_reader<T> reader;
-	reader.taken = 0, reader.count = 0;
-	flow_up_at<T>(reader, p, s, routes, words, first);
-	for (int d = 0; d < DEPTH; d++) flow_copy<T>(reader, p, s, routes, words, ring + d * FLOW_PIECES * GPU_WARP);
+	flow_up_at<T>(reader, p, s, routes, first);
+	for (int d = 0; d < DEPTH; d++) flow_copy<T>(reader, p, s, routes, ring + d * FLOW_PIECES * GPU_WARP);
 	int slot = 0;
-	while (reader.count) {
-		const int unit = reader.todo[0];
+	for (int unit = first; unit < s.up_units; unit += s.stride) {
 		const gpu_vec16 *x = operand + flow_unit_of(p, s, unit).row * (p.hidden / vec);
 		float sum = 0, other = 0; /* of the row that this step is of, and of the one that the last was */
 		for (int step = 0; step < s.up_steps; step++) {
 			gpu_copy_wait<DEPTH - 1>();
 			const float now = flow_run_dot<T>(ring + slot * FLOW_PIECES * GPU_WARP, x, step / 2 * FLOW_PIECES * GPU_WARP + lane, p.hidden / vec, other);
 			other = sum, sum = now;
-			flow_copy<T>(reader, p, s, routes, words, ring + slot * FLOW_PIECES * GPU_WARP);
+			flow_copy<T>(reader, p, s, routes, ring + slot * FLOW_PIECES * GPU_WARP);
 			if (++slot == DEPTH) slot = 0;
 		}
 		flow_put_act<T>(p, s, routes, unit, other, sum);
-		reader.todo[0] = reader.todo[1], reader.todo[1] = reader.todo[2], reader.count--;
 	}
-	flow_meet(words, ++meeting);
-	if (blockIdx.x == 0 && threadIdx.x == 0) words->launches = number, words->meetings = meeting, words->taken = 0;
+	flow_meet(words, number);
 	flow_stage_act<T>(p, s, operand);
 	for (int unit = first; unit < s.down_units; unit += s.stride) {
 		const int row = unit / p.hidden;
@@ -407,7 +336,7 @@ template <typename T, bool NORM, int DEPTH> GPU_KERNEL_ALONE(FLOW_THREADS) moe_f
 		for (int step = 0; step * FLOW_PIECES * GPU_WARP < s.row_pieces; step++) {
 			gpu_copy_wait<DEPTH - 1>();
 			sum = flow_run_dot<T>(ring + slot * FLOW_PIECES * GPU_WARP, operand + row * s.row_pieces, step * FLOW_PIECES * GPU_WARP + lane, s.row_pieces, sum);
-			flow_copy<T>(reader, p, s, routes, words, ring + slot * FLOW_PIECES * GPU_WARP);
+			flow_copy<T>(reader, p, s, routes, ring + slot * FLOW_PIECES * GPU_WARP);
 			if (++slot == DEPTH) slot = 0;
 		}
 		sum = gpu_warp_sum(sum);
@@ -422,11 +351,10 @@ template <typename T, bool NORM, int DEPTH> GPU_KERNEL_ALONE(FLOW_THREADS) moe_f
 static size_t flow_operand(const struct moe_problem *p)
 {
 	const size_t columns = (size_t)p->top_k * (size_t)p->inner + (size_t)p->shared_inner, widest = columns > (size_t)p->hidden ? columns : (size_t)p->hidden;
-	const size_t cells = (size_t)p->rows * widest, before = p->before_w ? (size_t)p->before_k : 0;
-	return (cells > before ? cells : before) * dtype_bytes(p->type);
+	return (size_t)p->rows * widest * dtype_bytes(p->type);
 }
 
-/* Of 3 and 1 the most steps ahead for which there is shared memory; 0: there is for none. */
+/* Of FLOW_DEPTH and 1 the most steps ahead for which there is shared memory; 0: there is for none. */
 static int flow_depth(const struct gpu_context *context, const struct moe_problem *p)
 {
 	for (int depth = FLOW_DEPTH; depth > 0; depth = depth > 1 ? 1 : 0)
@@ -439,9 +367,8 @@ bool moe_flow_can(const struct gpu_context *context, const struct moe_problem *p
 	const int piece = 16 / (int)dtype_bytes(p->type);
 	const uintptr_t pointers = (uintptr_t)p->x | (uintptr_t)p->router | (uintptr_t)p->gate_up | (uintptr_t)p->down | (uintptr_t)p->shared_gate_up | (uintptr_t)p->shared_down;
 	const bool norm = !p->norm_x || (((uintptr_t)p->norm_x | (uintptr_t)p->norm_weight) % 16 == 0 && p->norm_stride % 4 == 0);
-	const bool before = !p->before_w || (p->rows == 1 && ((uintptr_t)p->before_w | (uintptr_t)p->before_x) % 16 == 0 && p->before_k % piece == 0);
 	return norm && p->rows <= MOE_FLOW_ROWS && pointers % 16 == 0 && (p->x_stride | p->hidden | p->inner | p->shared_inner) % piece == 0 &&
-	       (p->gate_up_step | p->down_step) % piece == 0 && before && flow_depth(context, p) > 0;
+	       (p->gate_up_step | p->down_step) % piece == 0 && flow_depth(context, p) > 0;
 }
 
 template <typename T, bool NORM, int DEPTH> static gpu_error flow_run(const struct gpu_context *context, const moe_problem &p)

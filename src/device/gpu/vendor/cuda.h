@@ -180,18 +180,6 @@ GPU_DEVICE void gpu_copy16(void *shared, const void *from)
 {
 	asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"((uint32_t)__cvta_generic_to_shared(shared)), "l"(from) : "memory");
 }
-/* As gpu_copy16, of what is read once. */
-GPU_DEVICE void gpu_copy16_stream(void *shared, const void *from)
-{
-	unsigned long long policy;
-	asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
-	asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"((uint32_t)__cvta_generic_to_shared(shared)), "l"(from), "l"(policy) : "memory");
-}
-/* Asks for `bytes` from p on, both multiples of 16, to be in the second-level cache soon; a hint, of one thread. */
-GPU_DEVICE void gpu_prefetch(const void *p, unsigned bytes)
-{
-	asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(p), "r"(bytes) : "memory");
-}
 GPU_DEVICE void gpu_copy_commit(void)
 {
 	asm volatile("cp.async.commit_group;" ::: "memory");

@@ -265,16 +265,6 @@ GPU_DEVICE void gpu_copy16(void *shared, const void *from)
 {
 	*(gpu_vec16 *)shared = gpu_load16_stream(from);
 }
-/* As gpu_copy16, of what is read once. */
-GPU_DEVICE void gpu_copy16_stream(void *shared, const void *from)
-{
-	gpu_copy16(shared, from);
-}
-/* Asks for `bytes` from p on, both multiples of 16, to be in the second-level cache soon; a hint, of one thread. */
-GPU_DEVICE void gpu_prefetch(const void *p, unsigned bytes)
-{
-	(void)p, (void)bytes;
-}
 GPU_DEVICE void gpu_copy_commit(void)
 {
 }
