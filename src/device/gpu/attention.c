@@ -19,7 +19,8 @@ static const struct attention_kernel *const prefill_kernels[] = {
 #endif
 	&attention_tile, NULL};
 
-/* Of the kernels for many rows, those that know of soft caps. All decode kernels do. */
+/* Those that know of soft caps. */
+static const struct attention_kernel *const capped_decode_kernels[] = {&attention_decode, NULL};
 static const struct attention_kernel *const capped_prefill_kernels[] = {
 #ifdef GPU_CUDA
 	&attention_prefill_tensor,
@@ -33,7 +34,8 @@ const struct attention_kernel *const *attention_kernels(bool prefill)
 
 static const struct attention_kernel *const *candidates(bool prefill, const struct attention_params *p)
 {
-	return prefill && p->cap_scale > 0 ? capped_prefill_kernels : attention_kernels(prefill);
+	if (p->cap_scale > 0) return prefill ? capped_prefill_kernels : capped_decode_kernels;
+	return attention_kernels(prefill);
 }
 
 const struct attention_kernel *attention_optional(bool prefill)

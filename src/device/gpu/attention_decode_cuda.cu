@@ -73,8 +73,8 @@ template <int DIM> GPU_TEMPLATE void cut_group(float *score, value_regs<DIM> &v,
 	}
 }
 
-/* score[4] = S^T of 16 keys and 8 heads in the layout of C, with a soft cap its tanh. */
-template <typename T, int DIM> GPU_TEMPLATE void score_keys(float *score, const key_regs<DIM> &k, const gpu_vec16 *query, float cap_scale)
+/* score[4] = S^T of 16 keys and 8 heads in the layout of C. */
+template <typename T, int DIM> GPU_TEMPLATE void score_keys(float *score, const key_regs<DIM> &k, const gpu_vec16 *query)
 {
 	float other[4]; /* two chains: half of the latency */
 	GPU_UNROLL for (int i = 0; i < 4; i++) score[i] = other[i] = 0;
@@ -86,7 +86,6 @@ template <typename T, int DIM> GPU_TEMPLATE void score_keys(float *score, const 
 		}
 	}
 	GPU_UNROLL for (int i = 0; i < 4; i++) score[i] += other[i];
-	if (cap_scale > 0) GPU_UNROLL for (int i = 0; i < 4; i++) score[i] = tensor_tanh(score[i] * cap_scale);
 }
 
 /* acc[DIM / 64][4][4] += V^T P^T. */
@@ -193,7 +192,7 @@ template <typename T, int DIM, bool EXACT, int WAVES> GPU_TEMPLATE void attend(c
 		if (next + step < range.end) place = find_group(p, table, next + step); /* a turn ahead of its use */
 		float score[4];
 		uint32_t weight[2];
-		score_keys<T, DIM>(score, k, query, p.cap_scale);
+		score_keys<T, DIM>(score, k, query);
 		if (early && more) load_keys<T, DIM, EXACT>(k, next_group, p.head_dim);
 		if (!early) load_values<T, DIM, EXACT>(v, group + values, p.head_dim);
 		if (key < range.first || key + ATTENTION_GROUP > range.end) cut_group<DIM>(score, v, range.first - key, range.end - key);
