@@ -66,7 +66,8 @@ ifeq ($(VENDOR),hip)
 # Waves are 64 lanes wide on gfx9 (CDNA, GCN), 32 on gfx10 and later (RDNA); one build is for one width.
 GPU_DEFINES += -D__HIP_PLATFORM_AMD__ -DGPU_WARP=$(if $(filter gfx9%,$(HIP_ARCHS)),64,32)
 # Functions of the host are unused where the device is compiled.
-GPU_CC = hipcc -std=c++17 -O3 $(HIP_ARCHS:%=--offload-arch=%) -ffp-contract=off -fvisibility=hidden -Wall -Wextra -Wno-unused-function -Werror
+# A loop that is not unrolled although the source asks for it is no error.
+GPU_CC = hipcc -std=c++17 -O3 $(HIP_ARCHS:%=--offload-arch=%) -ffp-contract=off -fvisibility=hidden -Wall -Wextra -Wno-unused-function -Wno-pass-failed -Werror
 GPU_LIBS := -lamdhip64
 endif
 ifeq ($(VENDOR),emu)

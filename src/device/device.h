@@ -64,7 +64,7 @@ struct stream_options {
 	int max_head_dim;
 	int max_context;  /* longest sequence */
 	int max_seqs;     /* S */
-	int gdn_k_heads, gdn_v_heads; /* local, of gated delta nets with heads of 128; 0: none */
+	int gdn_k_heads, gdn_v_heads, gdn_k_dim, gdn_v_dim; /* of gated delta nets, heads local; 0: none */
 	bool invariant;   /* results must not depend on the world size (CPU: they never do) */
 };
 

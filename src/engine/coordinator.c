@@ -247,7 +247,8 @@ static void fill_worker(struct coordinator *c, int r, const struct device_option
 	w->stream_options = (struct stream_options){.max_rows = limits.max_rows, .max_k = max_k, .max_n = max_n, .max_q_heads = shape.q_heads,
 	                                            .max_head_dim = config->head_dim, .max_context = o->rank.max_context,
 	                                            .max_seqs = limits.max_seqs + limits.max_tails, .invariant = o->rank.invariant,
-	                                            .gdn_k_heads = shape.gdn_k_heads, .gdn_v_heads = shape.gdn_v_heads};
+	                                            .gdn_k_heads = shape.gdn_k_heads, .gdn_v_heads = shape.gdn_v_heads, .gdn_k_dim = config->gdn.k_dim,
+	                                            .gdn_v_dim = config->gdn.v_dim};
 	w->timeout_ms = o->timeout_ms;
 	w->spin_ns = o->ops->host_idles ? IDLE_SPIN_NS : WAIT_SPIN_NS;
 	w->need_bytes = need_bytes(o, w);

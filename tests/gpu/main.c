@@ -120,7 +120,8 @@ static bool open_devices(struct gpu_check *c, const struct options *o)
 	c->reference_ops = device_find("cpu");
 	enum status st;
 	struct stream_options options = {.max_rows = o->bench ? 8192 : 2048, .max_k = 32768, .max_n = 65536, .max_q_heads = 64, .max_head_dim = 256,
-	                                 .max_context = 1 << 17, .max_seqs = c->quick ? 8 : 64, .gdn_k_heads = 16, .gdn_v_heads = 48};
+	                                 .max_context = 1 << 17, .max_seqs = c->quick ? 8 : 64, .gdn_k_heads = 16, .gdn_v_heads = 48,
+	                                 .gdn_k_dim = 128, .gdn_v_dim = 128};
 	TRY_GOTO(c->ops->open(&c->device, &(struct device_options){.ordinal = o->ordinal}, &c->err), fail);
 	TRY_GOTO(c->ops->stream_create(c->device, &options, &c->stream, &c->err), fail);
 	options = (struct stream_options){.max_rows = 1024, .max_k = 32768, .max_n = 65536, .max_q_heads = 64, .max_head_dim = 256, .max_context = 1 << 14};

@@ -2,7 +2,7 @@
  *
  * S of a value head is transposed in the cache, [v_dim][k_dim]: four neighbouring lanes share a column of S, and what they hold of it stays in registers from
  * row to row of a sequence. A block goes through the rows of its sequence in tiles: convolution of the tile's q, k and v into shared memory, norms and rates,
- * then row by row without a barrier. Steps of one row a sequence: a block has a whole head and makes its norm too (most shapes have gdn_decode.cu for that). Else a head's
+ * then row by row without a barrier. Steps of one row a sequence (most shapes have gdn_decode.cu for that), and short sequences beside chunks: a block has a whole head and makes its norm too. Else a head's
  * columns are spread over blocks, each of which convolves q and k for itself, and the norm is a kernel behind it. Long sequences may go in chunks (gdn_chunk.h).
  */
 #include "device/gpu/gdn.h"
@@ -12,6 +12,7 @@
 #define GDN_PARTS 4    /* lanes that share a column */
 #define GDN_PACK 4     /* neighbouring rows of S that a lane has: 16 bytes */
 #define GDN_TILE 32    /* rows of a sequence at a time */
+#define GDN_WHOLE_TILE 16 /* by a block that has a whole head, beside chunks: what fits into 48 KiB of shared memory */
 #define GDN_COLUMNS 32 /* of S, of a block, where a head is spread */
 #define GDN_MAX_K 128
 #define GDN_GPU_TAPS 6 /* with more a tile does not fit into 48 KiB of shared memory */
@@ -250,17 +251,18 @@ template <typename T> GPU_KERNEL(GDN_NORM_WAVES * GPU_WARP) gdn_norm_kernel(gdn_
 template <typename T, int PACKS> static gpu_error gdn_rest(const struct gpu_context *context, gdn_params p, const struct gdn_args *a, bool chunks)
 {
 	const struct step_rows *rows = a->rows;
-	const bool whole = !context->invariant && rows->max_seq_rows <= 1 && p.v_dim <= GDN_WHOLE_V;
+	const bool whole = chunks || (!context->invariant && rows->max_seq_rows <= 1 && p.v_dim <= GDN_WHOLE_V);
 	p.columns = whole || p.v_dim < GDN_COLUMNS ? p.v_dim : GDN_COLUMNS;
-	p.tile = whole ? 1 : GDN_TILE;
+	p.tile = !whole ? GDN_TILE : chunks ? GDN_WHOLE_TILE : 1;
 	p.longest = chunks ? GDN_CHUNK - 1 : rows->max_seq_rows;
 	const dim3 grid(gpu_blocks(p.v_dim, p.columns), (unsigned)p.v_heads, (unsigned)(rows->seqs - p.first_seq));
 	const dim3 block((unsigned)gpu_round_up(GDN_PARTS * p.columns, GPU_WARP));
 	const size_t shared = gdn_shared_bytes(&p, PACKS * GDN_PACK * GDN_PARTS, whole);
-	if (whole) return GPU_LAUNCH((gdn_kernel<T, PACKS, true>), grid, block, shared, context->stream, p);
 	gpu_error code = chunks ? gdn_launch_chunks(context, a) : GPU_OK;
 	const bool all_long = (int64_t)(rows->seqs - p.first_seq) * rows->max_seq_rows == rows->rows - p.first_seq;
-	if (code == GPU_OK && !(chunks && all_long)) code = GPU_LAUNCH((gdn_kernel<T, PACKS, false>), grid, block, shared, context->stream, p);
+	if (code != GPU_OK || (chunks && all_long)) return code;
+	if (whole) return GPU_LAUNCH((gdn_kernel<T, PACKS, true>), grid, block, shared, context->stream, p);
+	code = GPU_LAUNCH((gdn_kernel<T, PACKS, false>), grid, block, shared, context->stream, p);
 	const int64_t items = (int64_t)(rows->rows - p.first_seq) * p.v_heads; /* a row each of the sequences before */
 	const int z_at = 2 * p.k_heads * p.k_dim + p.v_heads * p.v_dim;
 	if (code != GPU_OK) return code;

@@ -6,7 +6,6 @@
 #define ALIGN ((size_t)256)
 
 #ifdef GPU_CUDA
-gpu_error gdn_chunk_launch(const struct gpu_context *context, const struct gdn_args *args);
 const gdn_chunk_launcher gdn_launch_chunks = gdn_chunk_launch;
 #else
 const gdn_chunk_launcher gdn_launch_chunks = NULL;
@@ -35,7 +34,7 @@ struct gdn_workspace gdn_workspace(int rows, int seqs, int k_heads, int v_heads)
 
 size_t gpu_gdn_workspace(const struct stream_options *options)
 {
-	if (!gdn_launch_chunks || !options->gdn_v_heads || options->max_rows < GDN_CHUNK) return 0;
+	if (!gdn_launch_chunks || options->gdn_k_dim != GDN_CHUNK_DIM || options->gdn_v_dim != GDN_CHUNK_DIM || options->max_rows < GDN_CHUNK) return 0;
 	return gdn_workspace(options->max_rows, options->max_seqs, options->gdn_k_heads, options->gdn_v_heads).bytes;
 }
 
@@ -50,5 +49,6 @@ bool gdn_wants_chunks(const struct gdn_args *args, size_t workspace_bytes)
 	const struct step_rows *rows = args->rows;
 	if (rows->max_seq_rows < GDN_CHUNK || (l->dtype != DTYPE_F16 && l->dtype != DTYPE_BF16)) return false;
 	if (l->k_dim != GDN_CHUNK_DIM || l->v_dim != GDN_CHUNK_DIM || l->conv_kernel > GDN_CHUNK_TAPS) return false;
+	if ((uintptr_t)args->conv % 16 || (uintptr_t)args->norm % 16) return false;
 	return aligned(&args->qkvz) && aligned(&args->out) && gdn_workspace(rows->rows, rows->seqs, l->k_heads, l->v_heads).bytes <= workspace_bytes;
 }

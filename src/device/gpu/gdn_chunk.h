@@ -1,4 +1,5 @@
-/* gdn_chunk.h: the gated delta net's two ways: row by row (gdn.cu, any device), and in chunks of rows on tensor cores (gdn_chunk_cuda.cu).
+/* gdn_chunk.h: the gated delta net's two ways: row by row (gdn.cu, any device), and in chunks of rows on tensor cores (gdn_chunk_cuda.cu,
+ * gdn_scan_cuda.cu).
  *
  * The chunked form (after Yang et al., "Gated Delta Networks", 2024). Of a chunk's rows t, with G_t the sum of the logarithms of the decays up to row t, S the state
  * before the chunk, and u_t what row t adds along its key:
@@ -20,7 +21,7 @@ struct stream_options;
 #define GDN_CHUNK 64    /* rows; sequences with fewer in a step go row by row */
 #define GDN_CHUNK_DIM 128 /* of key heads and value heads, both */
 #define GDN_CHUNK_TAPS 4  /* at most */
-#define GDN_RATES (4 * GDN_CHUNK + 4) /* floats of a chunk and value head: see gdn_chunk_cuda.cu */
+#define GDN_RATES (4 * GDN_CHUNK + 4) /* floats of a chunk and value head: see gdn_chunk_cuda.h */
 
 /* Byte offsets into the stream's workspace; what lies there is of one call. Tiles are f16. */
 struct gdn_workspace {
@@ -44,9 +45,10 @@ size_t gpu_gdn_workspace(const struct stream_options *options);
  * arguments are checked. */
 bool gdn_wants_chunks(const struct gdn_args *args, size_t workspace_bytes);
 
-/* o of the sequences with GDN_CHUNK rows or more into args->out, before its norm; their states. NULL: not on this device. */
+/* Output and states of the sequences with GDN_CHUNK rows or more; the others' are left alone. NULL: not on this device. */
 typedef gpu_error (*gdn_chunk_launcher)(const struct gpu_context *context, const struct gdn_args *args);
 extern const gdn_chunk_launcher gdn_launch_chunks;
+gpu_error gdn_chunk_launch(const struct gpu_context *context, const struct gdn_args *args); /* CUDA's */
 
 /* gpu_gdn; chunks false: row by row, for checks. */
 enum status gpu_gdn_by(struct stream *stream, const struct gdn_args *args, bool chunks, struct error *err);

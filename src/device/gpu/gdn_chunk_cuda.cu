@@ -1,46 +1,17 @@
-/* gdn_chunk_cuda.cu: the gated delta net in chunks of 64 rows on tensor cores (gdn_chunk.h), heads of 128, for sequences of 64 rows and more. Three kernels:
+/* gdn_chunk_cuda.cu: the gated delta net in chunks of 64 rows on tensor cores (gdn_chunk.h): what is made for all chunks at once. Three kernels:
  *   inputs  convolution, silu, lengths: tiles of k, q and v of each chunk and head; the convolution's last inputs to the slot.
  *   pairs   per chunk and value head: decays, k k^T and q k^T, (I + A)^-1 by blocks.
- *   scan    per sequence and half a value head: its chunks one after the other, S in registers.
+ *   scan    gdn_scan_cuda.cu.
  *
- * Numerics. S, all sums, decays, rates and the inverse are f32. What goes into a product is f16 (11 bits, 8 times as fine as the bf16 that others take): q and k, of
- * length 1; entries of the inverse and pairs, at most 1; v, S, R and U, which are linear in v and S: a power of two per head and step brings a bound
- * of them to 2^14, so that no activation overflows. Rounding k is harmless: the delta rule of the rounded k is done. For the rest each of seven roundings is 2^-12 of
- * its term, and o is as exact as 2^-11 of sum |q| |S| allows. No result depends on other heads, so none depends on the number of ranks.
- *
- * Tiles are f16 images of shared memory as warpgroup products want it: [64 columns][rows] with 128-byte swizzle; but values lie as the scan's registers want them:
- * [half][wave][group of 16 rows][lane][8], the 8 being the A fragment of 16 of v's columns and 16 rows.
- * Rates of a chunk and head: [4][64] beta, beta e^G, e^G / sqrt(128), e^(G_last - G), then e^G_last. Rows behind a short chunk's end are zeros, beta too.
+ * Numerics. S, all sums, decays, rates and the inverse are f32. What goes into a product is f16 (11 bits, 8 times as fine as the bf16 that others take): q and
+ * k, of length 1; entries of the inverse and pairs, at most 1; v, S, R and U, which are linear in v and S: a power of two per head and step brings a bound
+ * of them to 2^14, so that no activation overflows. Rounding k is harmless: the delta rule of the rounded k is done. For the rest each of seven roundings is
+ * 2^-12 of its term, and o is as exact as 2^-11 of sum |q| |S| allows. No result depends on other heads, so none depends on the number of ranks.
  */
-#include "device/gpu/gdn_chunk.h"
-#include "device/gpu/rows.h"
-#include "device/gpu/wide_cuda.h"
+#include "device/gpu/gdn_chunk_cuda.h"
 
-#define DIM GDN_CHUNK_DIM
-#define CHUNK GDN_CHUNK
 #define TAPS GDN_CHUNK_TAPS
-#define PANEL (CHUNK * 128)  /* bytes of a tile's 64 columns */
-#define TILE (CHUNK * DIM)   /* elements */
-#define SQUARE (CHUNK * CHUNK)
-#define LOG2_E 1.44269504f
-#define SCALE 0.08838834764831845f /* 1 / sqrt(DIM) */
 #define LEAST_LOG2 (-40.0f) /* of a row's decay: less is as good as none, and sums of 64 stay exact enough */
-#define VALUE_BITS 9         /* |v| of a tile is brought below 2^9: R and U are up to 64 times as large */
-#define STATE_BITS 14
-
-struct gdn_chunk_params {
-	const void *qkvz, *ba;
-	void *out;
-	int64_t stride, ba_stride, out_stride;
-	const float *conv, *a_log, *dt_bias;
-	char *state; /* of this layer, in slot 0 */
-	int64_t slot_bytes, inputs_at;
-	const int32_t *row_start, *read, *write;
-	int seqs, k_heads, v_heads, taps;
-	f16 *keys, *queries, *values, *inverse, *pairs;
-	float *rates, *peaks;
-	bool fresh; /* this step wrote the states that are read */
-};
 
 /* A chunk. rows 0: there is none in this place. */
 struct gdn_place {
@@ -48,34 +19,21 @@ struct gdn_place {
 	int first, rows;       /* of the chunk, from start */
 };
 
-GPU_DEVICE int gdn_first_place(const gdn_chunk_params &p, int seq)
-{
-	return p.row_start[seq] / CHUNK + seq;
-}
-
-/* The whole block. */
+/* All lanes of a wave. */
 GPU_DEVICE gdn_place gdn_find(const gdn_chunk_params &p, int place)
 {
-	gdn_place at = {-1, 0, 0, 0, 0};
-	for (int base = 0; base < p.seqs; base += (int)blockDim.x) {
-		const int seq = base + (int)threadIdx.x;
-		at.seq += __syncthreads_count(seq < p.seqs && gdn_first_place(p, seq) <= place);
+	gdn_place at = {0, 0, 0, 0, 0};
+	for (int base = 0; base < p.seqs; base += 32) {
+		const int seq = base + (int)threadIdx.x % 32, last = seq < p.seqs ? seq : p.seqs - 1, start = p.row_start[last], end = p.row_start[last + 1];
+		const int before = __popc((uint32_t)gpu_ballot(seq < p.seqs && start / CHUNK + seq <= place)); /* they ascend */
+		if (before == 0) break;
+		at.seq = base + before - 1;
+		at.start = gpu_shfl(start, before - 1), at.count = gpu_shfl(end, before - 1) - at.start;
+		if (before < 32) break;
 	}
-	at.start = p.row_start[at.seq], at.count = p.row_start[at.seq + 1] - at.start;
-	at.first = (place - gdn_first_place(p, at.seq)) * CHUNK;
+	at.first = (place - at.start / CHUNK - at.seq) * CHUNK;
 	if (at.count >= CHUNK && at.first < at.count) at.rows = at.count - at.first < CHUNK ? at.count - at.first : CHUNK;
 	return at;
-}
-
-GPU_DEVICE float gdn_power(int exponent)
-{
-	return gpu_bits_to_f32((uint32_t)(exponent + 127) << 23);
-}
-/* The least e >= 0 such that x 2^-e < 2^bits. */
-GPU_DEVICE int gdn_excess(float x, int bits)
-{
-	const int exponent = (int)(__float_as_uint(x) >> 23) - 127 + 1 - bits;
-	return exponent > 0 ? exponent : 0;
 }
 
 /* ---- inputs */
@@ -83,12 +41,23 @@ GPU_DEVICE int gdn_excess(float x, int bits)
 #define INPUT_THREADS 256
 #define INPUT_ROWS 8 /* of a wave */
 
-/* Four neighbouring channels of row t of the sequence; below 0: of an earlier step. */
-template <typename T> GPU_TEMPLATE void gdn_load_input(const gdn_chunk_params &p, const gdn_place &at, const T *before, int channel, int channels, int t, float *x)
+/* Four neighbouring channels of a row, as they lie. */
+template <typename T> struct gdn_four {
+	uint2 bits;
+};
+template <typename T> GPU_TEMPLATE void gdn_widen4(gdn_four<T> v, float *x)
 {
-	GPU_UNROLL for (int i = 0; i < 4; i++) x[i] = 0;
-	if (t >= 0 && t < at.count) gpu_load<4>((const T *)p.qkvz + (at.start + t) * p.stride + channel, x);
-	if (t < 0 && before && t >= 1 - p.taps) gpu_load<4>(before + (int64_t)(t + p.taps - 1) * channels + channel, x);
+	const T *element = (const T *)&v;
+	GPU_UNROLL for (int i = 0; i < 4; i++) x[i] = gpu_widen(element[i]);
+}
+
+/* Of row t of the sequence; below 0: of an earlier step. */
+template <typename T> GPU_TEMPLATE gdn_four<T> gdn_load_input(const gdn_chunk_params &p, const gdn_place &at, const T *before, int channel, int channels, int t)
+{
+	gdn_four<T> x = {{0, 0}};
+	if (t >= 0 && t < at.count) x = *(const gdn_four<T> *)((const T *)p.qkvz + (at.start + t) * p.stride + channel);
+	if (t < 0 && before && t >= 1 - p.taps) x = *(const gdn_four<T> *)(before + (int64_t)(t + p.taps - 1) * channels + channel);
+	return x;
 }
 
 /* The wave's rows, [8][4 channels], into the order of the scan; scaled. tile: [128 columns][64 rows] in shared memory, pieces of 8 rows permuted against bank conflicts. */
@@ -113,7 +82,7 @@ GPU_DEVICE void gdn_put_values(f16 *out, f16 *tile, const float (*y)[4], float s
 }
 
 /* Block (head, place), heads of q, then k, then v; wave: 8 rows; lane: 4 channels. Bound: q, k and v read and written. */
-template <typename T> __global__ void __launch_bounds__(INPUT_THREADS) gdn_inputs_kernel(const gdn_chunk_params p)
+template <typename T> __global__ void __launch_bounds__(INPUT_THREADS, 3) gdn_inputs_kernel(const gdn_chunk_params p)
 {
 	GPU_SHARED(f16, tile, TILE);
 	GPU_SHARED(float, peaks, INPUT_THREADS / 32);
@@ -122,23 +91,30 @@ template <typename T> __global__ void __launch_bounds__(INPUT_THREADS) gdn_input
 	float weight[TAPS][4];
 	GPU_UNROLL for (int tap = 0; tap < TAPS; tap++) {
 		const int own = tap - (TAPS - p.taps);
-		GPU_UNROLL for (int i = 0; i < 4; i++) weight[tap][i] = own < 0 ? 0.0f : p.conv[(int64_t)own * channels + channel + i];
+		GPU_UNROLL for (int i = 0; i < 4; i++) weight[tap][i] = 0;
+		if (own >= 0) gpu_load<4>(p.conv + (int64_t)own * channels + channel, weight[tap]);
 	}
 	const gdn_place at = gdn_find(p, place);
 	gpu_wait_previous();
 	gpu_start_next();
 	if (!at.rows) return;
-	const int read = p.read[at.seq], write = p.write[at.seq], first = at.first + wave * INPUT_ROWS;
-	const T *before = read < 0 ? nullptr : (const T *)(p.state + read * p.slot_bytes + p.inputs_at);
-	float x[INPUT_ROWS + TAPS - 1][4];
-	GPU_UNROLL for (int r = 0; r < INPUT_ROWS + TAPS - 1; r++) gdn_load_input<T>(p, at, before, channel, channels, first + r - (TAPS - 1), x[r]);
-	float peak = 0;
+	const int first = at.first + wave * INPUT_ROWS;
+	const T *before = nullptr;
+	if (first == 0) {
+		const int read = p.read[at.seq];
+		if (read >= 0) before = (const T *)(p.state + read * p.slot_bytes + p.inputs_at);
+	}
+	gdn_four<T> input[INPUT_ROWS + TAPS - 1];
+	GPU_UNROLL for (int r = 0; r < INPUT_ROWS + TAPS - 1; r++) input[r] = gdn_load_input<T>(p, at, before, channel, channels, first + r - (TAPS - 1));
+	float x[INPUT_ROWS][4] = {}, peak = 0;
 	GPU_UNROLL for (int r = 0; r < INPUT_ROWS; r++) {
-		const float keep = first + r < at.count ? 1.0f : 0.0f;
+		GPU_UNROLL for (int tap = 0; tap < TAPS; tap++) {
+			float v[4];
+			gdn_widen4(input[r + tap], v);
+			GPU_UNROLL for (int i = 0; i < 4; i++) x[r][i] = gpu_fma(weight[tap][i], v[i], x[r][i]);
+		}
 		GPU_UNROLL for (int i = 0; i < 4; i++) {
-			float sum = 0;
-			GPU_UNROLL for (int tap = 0; tap < TAPS; tap++) sum = gpu_fma(weight[tap][i], x[r + tap][i], sum);
-			x[r][i] = keep * __fdividef(sum, 1.0f + tensor_exp2(-LOG2_E * sum));
+			x[r][i] = first + r < at.count ? gdn_silu(x[r][i]) : 0.0f;
 			peak = fmaxf(peak, fabsf(x[r][i]));
 		}
 	}
@@ -160,10 +136,11 @@ template <typename T> __global__ void __launch_bounds__(INPUT_THREADS) gdn_input
 		gdn_put_values(p.values + item * TILE, tile, x, gdn_power(-gdn_excess(peak, VALUE_BITS)));
 		if (threadIdx.x == 0) p.peaks[item] = peak;
 	}
-	if (write == 0 || at.first + at.rows < at.count || wave >= p.taps - 1) return;
-	float last[4];
-	gdn_load_input<T>(p, at, before, channel, channels, at.count - (p.taps - 1) + wave, last);
-	gpu_store<4>((T *)(p.state + write * p.slot_bytes + p.inputs_at) + (int64_t)wave * channels + channel, last);
+	if (at.first + at.rows < at.count || wave >= p.taps - 1) return;
+	const int write = p.write[at.seq];
+	if (write == 0) return;
+	const int64_t to = (int64_t)wave * channels + channel; /* a sequence that goes in chunks has more rows than taps */
+	*(gdn_four<T> *)((T *)(p.state + write * p.slot_bytes + p.inputs_at) + to) = gdn_load_input<T>(p, at, nullptr, channel, channels, at.count - (p.taps - 1) + wave);
 }
 
 /* ---- pairs */
@@ -249,6 +226,11 @@ GPU_DEVICE void gdn_weigh_pairs(gdn_pairs_shared &m, const float (*kk)[4], const
 	GPU_UNROLL for (int n = 0; n < CHUNK / 8; n++)
 		GPU_UNROLL for (int r = 0; r < 2; r++) {
 			const int i = wave * 16 + g + r * 8, j = n * 8 + 2 * c;
+			uint32_t *pair = (uint32_t *)(m.pairs + i * 64 + (n ^ i % 8) * 8 + 2 * c);
+			if (n >= 2 * wave + 2) { /* nobody reads A there */
+				*pair = 0;
+				continue;
+			}
 			float a[2], o[2];
 			GPU_UNROLL for (int e = 0; e < 2; e++) {
 				const float decay = j + e <= i ? tensor_exp2(m.log2_decay[i] - m.log2_decay[j + e]) : 0.0f;
@@ -256,7 +238,7 @@ GPU_DEVICE void gdn_weigh_pairs(gdn_pairs_shared &m, const float (*kk)[4], const
 				o[e] = j + e <= i ? SCALE * decay * qk[n][2 * r + e] : 0.0f;
 			}
 			*(float2 *)(m.a + i * LINE + j) = make_float2(a[0], a[1]);
-			*(uint32_t *)(m.pairs + i * 64 + (n ^ i % 8) * 8 + 2 * c) = tensor_pack<f16>(o[0], o[1]);
+			*pair = tensor_pack<f16>(o[0], o[1]);
 		}
 }
 
@@ -278,11 +260,11 @@ GPU_DEVICE void gdn_invert_diagonal(gdn_pairs_shared &m)
 	}
 }
 
-/* out[ROWS rows from `row`][4 columns from `column`] = sign * left right over COUNT; all LINE floats a row. */
-template <int ROWS, int COUNT> GPU_TEMPLATE void gdn_multiply(float *out, const float *left, const float *right, int row, int column, float sign)
+/* out[ROWS rows from `row`][4 columns from `column`] = sign * left right over [from, to); all LINE floats a row. */
+template <int ROWS> GPU_TEMPLATE void gdn_multiply(float *out, const float *left, const float *right, int row, int column, int from, int to, float sign)
 {
 	float sum[ROWS][4] = {};
-	GPU_UNROLL for (int k = 0; k < COUNT; k += 4) {
+	_Pragma("unroll 2") for (int k = from; k < to; k += 4) {
 		float l[ROWS][4], r[4][4];
 		GPU_UNROLL for (int i = 0; i < ROWS; i++) gpu_load<4>(left + (row + i) * LINE + k, l[i]);
 		GPU_UNROLL for (int i = 0; i < 4; i++) gpu_load<4>(right + (k + i) * LINE + column, r[i]);
@@ -298,16 +280,17 @@ template <int ROWS, int COUNT> GPU_TEMPLATE void gdn_multiply(float *out, const 
 /* (I + A)^-1 to m.x, zeros in the upper triangles of its two blocks of 32. Of blocks: X11 = B11^-1, X22 = B22^-1, X21 = - X22 A21 X11. */
 GPU_DEVICE void gdn_invert(gdn_pairs_shared &m)
 {
-	const int t = (int)threadIdx.x, pair = t / 64 * 32, at = pair * LINE + pair; /* of a block of 32 */
+	const int t = (int)threadIdx.x, wave = t / 32, pair = t / 64 * 32, at = pair * LINE + pair; /* of a block of 32 */
 	gdn_invert_diagonal(m);
 	gpu_sync();
-	gdn_multiply<1, 16>(m.product + t / 64 * 16 * LINE, m.a + at + 16 * LINE, m.x + at, t % 64 / 4, t % 4 * 4, 1);
+	gdn_multiply<1>(m.product + t / 64 * 16 * LINE, m.a + at + 16 * LINE, m.x + at, t % 64 / 4, t % 4 * 4, 0, 16, 1);
 	gpu_sync();
-	gdn_multiply<1, 16>(m.x + at + 16 * LINE, m.x + at + 16 * LINE + 16, m.product + t / 64 * 16 * LINE, t % 64 / 4, t % 4 * 4, -1);
+	gdn_multiply<1>(m.x + at + 16 * LINE, m.x + at + 16 * LINE + 16, m.product + t / 64 * 16 * LINE, t % 64 / 4, t % 4 * 4, 0, 16, -1);
 	gpu_sync();
-	gdn_multiply<2, 32>(m.product, m.a + 32 * LINE, m.x, t / 8 * 2, t % 8 * 4, 1);
+	/* X11 is nothing above its diagonal, X22 right of it: waves share the columns of the first product, and the rows of the second. */
+	gdn_multiply<2>(m.product, m.a + 32 * LINE, m.x, t % 32 / 2 * 2, wave * 8 + t % 2 * 4, wave * 8, 32, 1);
 	gpu_sync();
-	gdn_multiply<2, 32>(m.x + 32 * LINE, m.x + 32 * LINE + 32, m.product, t / 8 * 2, t % 8 * 4, -1);
+	gdn_multiply<2>(m.x + 32 * LINE, m.x + 32 * LINE + 32, m.product, t / 8 * 2, t % 8 * 4, 0, wave * 8 + 8, -1);
 	gpu_sync();
 }
 
@@ -346,238 +329,14 @@ template <typename T> __global__ void __launch_bounds__(PAIR_THREADS) gdn_pairs_
 	}
 }
 
-/* ---- scan */
-
-#define SCAN_WAVES 4
-#define SCAN_THREADS (SCAN_WAVES * 32 + 32)
-#define STAGES 3
-#define OUT_LINE 24 /* elements between rows of a wave's output: 16 and padding */
-
-/* Shared memory, bytes: stages, each k, q, inverse, pairs; then rates of each, outputs of each wave, peaks, barriers. */
-struct gdn_scan_shared {
-	static constexpr uint32_t queries = 2 * PANEL, inverse = 4 * PANEL, pairs = 5 * PANEL, stage = 6 * PANEL;
-	static constexpr uint32_t rates = STAGES * stage, rates_bytes = GDN_RATES * 4, out = rates + STAGES * rates_bytes, out_bytes = CHUNK * OUT_LINE * 2;
-	static constexpr uint32_t peaks = out + SCAN_WAVES * out_bytes, barriers = peaks + 2 * SCAN_WAVES * 4, bytes = barriers + 2 * STAGES * 8 + 1024;
-};
-
-GPU_DEVICE void gdn_copy(uint32_t to, const void *from, uint32_t bytes, uint32_t barrier)
-{
-	asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to), "l"(from), "r"(bytes), "r"(barrier) : "memory");
-}
-
-/* What a block is at. */
-struct gdn_scan_job {
-	int head, half, start, count, place, chunks;
-	uint32_t shared;
-	unsigned char *memory; /* the same */
-	__device__ __forceinline__ uint32_t full(int stage) const { return shared + gdn_scan_shared::barriers + (uint32_t)stage * 8; }
-	__device__ __forceinline__ uint32_t empty(int stage) const { return full(STAGES + stage); }
-};
-
-GPU_DEVICE void gdn_produce(const gdn_chunk_params &p, const gdn_scan_job &job)
-{
-	using m = gdn_scan_shared;
-	for (int c = 0; c < job.chunks; c++) {
-		const int stage = c % STAGES;
-		const uint32_t full = job.full(stage), to = job.shared + (uint32_t)stage * m::stage;
-		const int64_t item = (int64_t)(job.place + c) * p.v_heads + job.head, key_item = (int64_t)(job.place + c) * p.k_heads + job.head / (p.v_heads / p.k_heads);
-		barrier_wait(job.empty(stage), c / STAGES % 2 ^ 1);
-		barrier_expect(full, m::stage + m::rates_bytes);
-		gdn_copy(to, p.keys + key_item * TILE, TILE * 2, full);
-		gdn_copy(to + m::queries, p.queries + key_item * TILE, TILE * 2, full);
-		gdn_copy(to + m::inverse, p.inverse + item * SQUARE, SQUARE * 2, full);
-		gdn_copy(to + m::pairs, p.pairs + item * SQUARE, SQUARE * 2, full);
-		gdn_copy(job.shared + m::rates + (uint32_t)stage * m::rates_bytes, p.rates + item * GDN_RATES, m::rates_bytes, full);
-	}
-}
-
-/* This lane's v of a chunk. */
-GPU_DEVICE void gdn_load_values(gpu_vec16 *value, const gdn_chunk_params &p, const gdn_scan_job &job, int chunk)
-{
-	const f16 *from = p.values + ((int64_t)(job.place + chunk) * p.v_heads + job.head) * TILE + job.half * (TILE / 2) + (int)threadIdx.x / 32 * (TILE / 8);
-	GPU_UNROLL for (int i = 0; i < CHUNK / 16; i++) value[i] = *(const gpu_vec16 *)(from + (i * 32 + (int)threadIdx.x % 32) * 8);
-}
-
-/* The exponent of the power of two that S, v, R and U are divided by: a bound of all columns of S in this step stays below 2^STATE_BITS. The consumers. */
-GPU_DEVICE int gdn_scan_exponent(const gdn_chunk_params &p, const gdn_scan_job &job, const float *s)
-{
-	float *shared = (float *)(job.memory + gdn_scan_shared::peaks), top = 0, sum = 0;
-	GPU_UNROLL for (int i = 0; i < DIM / 2; i++) top = fmaxf(top, fabsf(s[i]));
-	for (int c = (int)threadIdx.x; c < job.chunks; c += SCAN_WAVES * 32) sum += p.peaks[(int64_t)(job.place + c) * p.v_heads + job.head];
-	top = gpu_warp_max(top), sum = gpu_warp_sum(sum);
-	if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = top, shared[SCAN_WAVES + threadIdx.x / 32] = sum;
-	barrier_threads(1, SCAN_WAVES * 32);
-	top = sum = 0;
-	GPU_UNROLL for (int i = 0; i < SCAN_WAVES; i++) top = fmaxf(top, shared[i]), sum += shared[SCAN_WAVES + i];
-	return gdn_excess(top / SCALE + CHUNK * sum, STATE_BITS); /* a column's length is at most sqrt(DIM) times its largest element */
-}
-
-/* S of the lane to and from the slot: columns 16 wave + g and + 8 of this half, rows 8 n + 2 c and + 1. */
-template <bool STORE> GPU_TEMPLATE void gdn_move_state(float *s, float *state, const gdn_scan_job &job, float scale)
-{
-	const int g = (int)threadIdx.x % 32 / 4, c = (int)threadIdx.x % 4;
-	float *at = state + (job.head * DIM + job.half * 64 + (int)threadIdx.x / 32 * 16 + g) * DIM + 2 * c;
-	GPU_UNROLL for (int n = 0; n < DIM / 8; n++)
-		GPU_UNROLL for (int r = 0; r < 2; r++) {
-			float *pair = s + 4 * n + 2 * r;
-			if (STORE) *(float2 *)(at + r * 8 * DIM + n * 8) = make_float2(pair[0] * scale, pair[1] * scale);
-			else {
-				const float2 v = *(const float2 *)(at + r * 8 * DIM + n * 8);
-				pair[0] = v.x, pair[1] = v.y;
-			}
-		}
-}
-
-GPU_DEVICE void gdn_pin_fragments(uint32_t *r, int n)
-{
-	GPU_UNROLL for (int i = 0; i < n; i++) asm volatile("" : "+r"(r[i])::"memory");
-}
-
-/* out of the wave's 16 columns: through shared memory, where rows and columns change places. */
-template <typename T> GPU_TEMPLATE void gdn_put_out(const gdn_chunk_params &p, const gdn_scan_job &job, int chunk, const float *o, float scale)
-{
-	const int wave = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32, left = job.count - chunk * CHUNK;
-	const T *tile = (const T *)(job.memory + gdn_scan_shared::out + (uint32_t)wave * gdn_scan_shared::out_bytes);
-	const uint32_t to = tensor_shared_address(tile);
-	gpu_warp_sync();
-	GPU_UNROLL for (int n = 0; n < CHUNK / 16; n++) {
-		uint32_t r[4];
-		GPU_UNROLL for (int i = 0; i < 4; i++) r[i] = tensor_pack<T>(o[8 * n + 2 * i] * scale, o[8 * n + 2 * i + 1] * scale);
-		tensor_store4_transposed(to + (uint32_t)((n * 16 + lane / 16 * 8 + lane % 8) * OUT_LINE + lane / 8 % 2 * 8) * 2, r);
-	}
-	gpu_warp_sync();
-	T *out = (T *)p.out + (int64_t)(job.start + chunk * CHUNK) * p.out_stride + job.head * DIM + job.half * 64 + wave * 16 + lane % 2 * 8;
-	GPU_UNROLL for (int i = 0; i < CHUNK / 16; i++) {
-		const int t = i * 16 + lane / 2;
-		if (t < left) *(gpu_vec16 *)(out + t * p.out_stride) = *(const gpu_vec16 *)(tile + t * OUT_LINE + lane % 2 * 8);
-	}
-}
-
-/* d (+)= fragments [STEPS] times the transpose of a tile of 64 rows. */
-template <int STEPS> GPU_TEMPLATE void gdn_product(float *d, const uint32_t (*a)[4], uint32_t tile, bool add)
-{
-	GPU_UNROLL for (int step = 0; step < STEPS; step++)
-		wide_mma_rows<f16, CHUNK>(d, a[step], wide_tile(tile + (uint32_t)(step / 4 * PANEL + step % 4 * 32), 16, 1024), add || step > 0);
-	wide_commit();
-}
-
-template <typename T> GPU_TEMPLATE void gdn_consume(const gdn_chunk_params &p, const gdn_scan_job &job, float *s, int exponent)
-{
-	using m = gdn_scan_shared;
-	const int c2 = (int)threadIdx.x % 4 * 2;
-	const float up = gdn_power(exponent), down = gdn_power(-exponent);
-	uint32_t a[DIM / 16][4], r16[CHUNK / 16][4], d16[CHUNK / 16][4];
-	float x[CHUNK / 2], o[CHUNK / 2];
-	gpu_vec16 value[CHUNK / 16];
-	GPU_UNROLL for (int i = 0; i < DIM / 2; i++) s[i] *= down;
-	gdn_load_values(value, p, job, 0);
-	float peak = p.peaks[(int64_t)job.place * p.v_heads + job.head];
-	for (int chunk = 0; chunk < job.chunks; chunk++) {
-		const int stage = chunk % STAGES;
-		const uint32_t tiles = job.shared + (uint32_t)stage * m::stage;
-		const float *rates = (const float *)(job.memory + m::rates + (uint32_t)stage * m::rates_bytes) + c2;
-		GPU_UNROLL for (int i = 0; i < DIM / 4; i++) a[i / 4][i % 4] = tensor_pack<f16>(s[2 * i], s[2 * i + 1]);
-		barrier_wait(job.full(stage), chunk / STAGES % 2);
-		wide_fence();
-		gdn_product<DIM / 16>(x, a, tiles, false);
-		gdn_product<DIM / 16>(o, a, tiles + m::queries, false);
-		const float widen = gdn_power(gdn_excess(peak, VALUE_BITS)) * down;
-		wide_wait<1>();
-		wide_pin<CHUNK / 2>(x);
-		GPU_UNROLL for (int n = 0; n < CHUNK / 8; n++) {
-			const float2 beta = *(const float2 *)(rates + n * 8), old = *(const float2 *)(rates + CHUNK + n * 8);
-			GPU_UNROLL for (int r = 0; r < 2; r++) {
-				const float2 v = __half22float2(*(const __half2 *)&value[n / 2].x[n % 2 * 2 + r]);
-				r16[n / 2][n % 2 * 2 + r] = tensor_pack<f16>(beta.x * widen * v.x - old.x * x[4 * n + 2 * r], beta.y * widen * v.y - old.y * x[4 * n + 2 * r + 1]);
-			}
-		}
-		wide_fence();
-		gdn_product<CHUNK / 16>(x, r16, tiles + m::inverse, false); /* U */
-		if (chunk + 1 < job.chunks) {
-			gdn_load_values(value, p, job, chunk + 1);
-			peak = p.peaks[(int64_t)(job.place + chunk + 1) * p.v_heads + job.head];
-		}
-		wide_wait<1>();
-		wide_pin<CHUNK / 2>(o);
-		gdn_pin_fragments(a[0], DIM / 4);
-		GPU_UNROLL for (int i = 0; i < CHUNK / 4; i++) {
-			const float2 decay = *(const float2 *)(rates + 2 * CHUNK + i / 2 * 8);
-			o[2 * i] *= decay.x, o[2 * i + 1] *= decay.y;
-		}
-		const float all = rates[4 * CHUNK - c2];
-		GPU_UNROLL for (int i = 0; i < DIM / 2; i++) s[i] *= all;
-		wide_wait<0>();
-		wide_pin<CHUNK / 2>(x);
-		gdn_pin_fragments(r16[0], CHUNK / 4);
-		GPU_UNROLL for (int i = 0; i < CHUNK / 4; i++) {
-			const float2 rest = *(const float2 *)(rates + 3 * CHUNK + i / 2 * 8);
-			r16[i / 4][i % 4] = tensor_pack<f16>(x[2 * i], x[2 * i + 1]);
-			d16[i / 4][i % 4] = tensor_pack<f16>(x[2 * i] * rest.x, x[2 * i + 1] * rest.y);
-		}
-		wide_fence();
-		gdn_product<CHUNK / 16>(o, r16, tiles + m::pairs, true);
-		GPU_UNROLL for (int step = 0; step < CHUNK / 16; step++) wide_mma<f16, DIM>(s, d16[step], wide_tile(tiles + (uint32_t)step * 2048, PANEL, 1024), true);
-		wide_commit();
-		wide_wait<1>();
-		wide_pin<CHUNK / 2>(o);
-		gdn_pin_fragments(r16[0], CHUNK / 4);
-		gdn_put_out<T>(p, job, chunk, o, up);
-		wide_wait<0>();
-		wide_pin<DIM / 2>(s);
-		gdn_pin_fragments(d16[0], CHUNK / 4);
-		if (threadIdx.x % 32 == 0) barrier_arrive(job.empty(stage));
-	}
-	GPU_UNROLL for (int i = 0; i < DIM / 2; i++) s[i] *= up;
-}
-
-/* Block (half of a value head, sequence): four waves with 16 columns of S each, transposed, S in their registers; a fifth copies tiles ahead. Wave w, lane (g, c): columns
- * 16 w + g and + 8, contraction and rows of the chunk at 8 n + 2 c, + 1, so that results of one product are the next one's operand as they lie. Bound: of
- * one sequence the chain of four products a chunk, with many the products. */
-template <typename T> __global__ void __launch_bounds__(SCAN_THREADS, 1) gdn_scan_kernel(const gdn_chunk_params p)
-{
-	GPU_DYNAMIC_SHARED(dynamic);
-	const int seq = (int)blockIdx.y;
-	gdn_scan_job job;
-	job.head = (int)blockIdx.x / 2, job.half = (int)blockIdx.x % 2;
-	job.start = p.row_start[seq], job.count = p.row_start[seq + 1] - job.start;
-	job.place = gdn_first_place(p, seq), job.chunks = (job.count + CHUNK - 1) / CHUNK;
-	job.memory = dynamic + (1024 - tensor_shared_address(dynamic) % 1024) % 1024;
-	job.shared = tensor_shared_address(job.memory);
-	if (job.count < CHUNK) {
-		gpu_wait_previous();
-		return;
-	}
-	if (threadIdx.x == 0) {
-		for (int stage = 0; stage < STAGES; stage++) barrier_init(job.full(stage), 1), barrier_init(job.empty(stage), SCAN_WAVES);
-		barrier_init_done();
-	}
-	const int read = p.read[seq], write = p.write[seq];
-	float s[DIM / 2] = {};
-	if (p.fresh) gpu_wait_previous(); /* else what is read is as old as weights: an earlier step left it */
-	if (threadIdx.x < SCAN_WAVES * 32 && read >= 0) gdn_move_state<false>(s, (float *)(p.state + read * p.slot_bytes), job, 1);
-	gpu_sync();
-	gpu_wait_previous();
-	gpu_start_next();
-	if (threadIdx.x >= SCAN_WAVES * 32) {
-		if (threadIdx.x == SCAN_WAVES * 32) gdn_produce(p, job);
-		return;
-	}
-	gdn_consume<T>(p, job, s, gdn_scan_exponent(p, job, s));
-	if (write) gdn_move_state<true>(s, (float *)(p.state + write * p.slot_bytes), job, 1);
-}
-
 /* ---- launcher */
 
 template <typename T> static gpu_error gdn_chunk_run(const struct gpu_context *context, const gdn_chunk_params &p, int places)
 {
 	const unsigned heads = (unsigned)(2 * p.k_heads + p.v_heads);
-	gpu_error code = gpu_allow_shared(gdn_scan_kernel<T>, gdn_scan_shared::bytes);
+	gpu_error code = GPU_LAUNCH(gdn_inputs_kernel<T>, dim3(heads, (unsigned)places), dim3(INPUT_THREADS), 0, context->stream, p);
 	if (code != GPU_OK) return code;
-	code = GPU_LAUNCH(gdn_inputs_kernel<T>, dim3(heads, (unsigned)places), dim3(INPUT_THREADS), 0, context->stream, p);
-	if (code != GPU_OK) return code;
-	code = GPU_LAUNCH(gdn_pairs_kernel<T>, dim3((unsigned)p.v_heads, (unsigned)places), dim3(PAIR_THREADS), 0, context->stream, p);
-	if (code != GPU_OK) return code;
-	return GPU_LAUNCH(gdn_scan_kernel<T>, dim3((unsigned)(2 * p.v_heads), (unsigned)p.seqs), dim3(SCAN_THREADS), gdn_scan_shared::bytes, context->stream, p);
+	return GPU_LAUNCH(gdn_pairs_kernel<T>, dim3((unsigned)p.v_heads, (unsigned)places), dim3(PAIR_THREADS), 0, context->stream, p);
 }
 
 extern "C" gpu_error gdn_chunk_launch(const struct gpu_context *context, const struct gdn_args *a)
@@ -586,9 +345,10 @@ extern "C" gpu_error gdn_chunk_launch(const struct gpu_context *context, const s
 	const struct gdn_workspace w = gdn_workspace(a->rows->rows, a->rows->seqs, l->k_heads, l->v_heads);
 	char *memory = (char *)context->workspace;
 	const gdn_chunk_params p = {
-		a->qkvz.data, a->ba.data, a->out.data, a->qkvz.row_stride, a->ba.row_stride, a->out.row_stride, a->conv, a->a_log, a->dt_bias,
+		a->qkvz.data, a->ba.data, a->out.data, a->qkvz.row_stride, a->ba.row_stride, a->out.row_stride, a->conv, a->a_log, a->dt_bias, a->norm, a->eps,
 		(char *)gdn_state(a->cache, a->layer, 0), (int64_t)gdn_slot_bytes(l), (int64_t)gdn_s_bytes(l), a->rows->row_start, a->rows->state_read,
 		a->rows->state_write, a->rows->seqs, l->k_heads, l->v_heads, l->conv_kernel, (f16 *)(memory + w.keys), (f16 *)(memory + w.queries),
 		(f16 *)(memory + w.values), (f16 *)(memory + w.inverse), (f16 *)(memory + w.pairs), (float *)(memory + w.rates), (float *)(memory + w.peaks), a->rows->fresh};
-	return l->dtype == DTYPE_BF16 ? gdn_chunk_run<bf16>(context, p, w.places) : gdn_chunk_run<f16>(context, p, w.places);
+	const gpu_error code = l->dtype == DTYPE_BF16 ? gdn_chunk_run<bf16>(context, p, w.places) : gdn_chunk_run<f16>(context, p, w.places);
+	return code == GPU_OK ? gdn_scan_launch(context, &p, l->dtype) : code;
 }

@@ -122,5 +122,19 @@ GPU_DEVICE void cluster_store2(uint32_t address, float a, float b)
 {
 	asm volatile("st.shared::cluster.v2.f32 [%0], {%1,%2};" ::"r"(address), "f"(a), "f"(b) : "memory");
 }
+GPU_DEVICE void cluster_store(uint32_t address, float v)
+{
+	asm volatile("st.shared::cluster.f32 [%0], %1;" ::"r"(address), "f"(v) : "memory");
+}
+/* A memory barrier that blocks of the cluster share: arrival at any block's; waiting at the own one, for what was written before the arrivals. */
+GPU_DEVICE void cluster_barrier_arrive(uint32_t barrier)
+{
+	asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+GPU_DEVICE void cluster_barrier_wait(uint32_t barrier, int parity)
+{
+	asm volatile("{ .reg .pred p; again: mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%0], %1; @p bra done; bra again; done: }" ::"r"(barrier), "r"(parity)
+	             : "memory");
+}
 
 #endif
