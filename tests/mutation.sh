@@ -108,11 +108,13 @@ mutant head_slice_in_the_wrong_place src/engine/loader.c '	w->head_begin = begin
 
 # Gemma.
 forward=src/engine/forward.c
-mutant rope_of_the_wrong_layer_kind $forward 'c->two_ropes && c->layer_kind[layer] == LAYER_SLIDING' 'c->two_ropes && c->layer_kind[layer] != LAYER_SLIDING'
-mutant one_rope_for_all_layers $forward 'c->two_ropes && c->layer_kind[layer] == LAYER_SLIDING' '0'
+mutant rope_of_the_wrong_layer_kind $forward '	const float *cos_sin = kept->rows->cos_sin;' '	const float *cos_sin = c->two_ropes && c->layer_kind[layer] != LAYER_SLIDING ? rank->buffers.cos_sin_local : rank->rows.cos_sin;'
+mutant one_rope_for_all_layers src/engine/rank.c 'if (rank->model->config.two_ropes) rank->window_rows.cos_sin = rank->buffers.cos_sin_local;' ''
+mutant next_norm_of_this_layer $forward 'RUN(norm_add, {.x = s->x, .y = y, .weight = norms.behind, .eps = rank->model->config.rms_eps, .next = norms.next, .h = s->h});' 'RUN(norm_add, {.x = s->x, .y = y, .weight = norms.behind, .eps = rank->model->config.rms_eps, .next = norms.next ? norms.behind : NULL, .h = s->h});'
+mutant next_norm_of_the_rows_before src/device/cpu/ops.c 'job->kernels->rms_norm(cpu_row(&args->h, t), x, args->next, args->y.cols, args->eps);' 'job->kernels->rms_norm(cpu_row(&args->h, t), y, args->next, args->y.cols, args->eps);'
 mutant norm_before_the_sum $forward '	TRY(all_reduce(rank, &(struct all_reduce_args){.partial = partial, .x = y, .bias = bias}, err));' '	for (int i = 0; i < partial.slots; i++) {
 		struct tensor part = tensor_view((float *)partial.data + i * partial.slot_stride, DTYPE_F32, TENSOR_REPLICATED, s->x.rows, s->x.cols);
-		RUN(rms_norm, {.x = part, .weight = weight, .eps = rank->model->config.rms_eps, .out = part});
+		RUN(rms_norm, {.x = part, .weight = norms.behind, .eps = rank->model->config.rms_eps, .out = part});
 	}
 	return all_reduce(rank, &(struct all_reduce_args){.partial = partial, .x = s->x, .add_residual = true, .bias = bias}, err);'
 mutant norms_behind_swapped $loader 'LINEAR(MIXED_NORM, mixed_norm), LINEAR(MLP_NORM, mlp_norm)' 'LINEAR(MLP_NORM, mixed_norm), LINEAR(MIXED_NORM, mlp_norm)'

@@ -82,7 +82,7 @@ static int window_slots(const struct plan *plan, const struct device_ops *ops)
 	const struct settings *s = plan->settings;
 	int block = s->kv_block ? s->kv_block : device_kv_block_tokens(ops);
 	int rows = s->prefill_chunk ? s->prefill_chunk : device_prefill_chunk(ops);
-	if (!ops->one_memory || !memchr(c->layer_kind, LAYER_SLIDING, (size_t)c->layers)) return 0;
+	if (!memchr(c->layer_kind, LAYER_SLIDING, (size_t)c->layers)) return 0;
 	return (plan_window_blocks(INT_MAX / block - 1, block, s->max_running, rows, c->sliding_window, s->max_running) + 1) * block;
 }
 

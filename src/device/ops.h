@@ -135,7 +135,7 @@ struct random_region {
 struct embed_args {
 	const struct linear_weight *table;
 	int begin;            /* token of the table's first row; 0 where out is replicated */
-	float scale;          /* the row is multiplied by it; 0: it is not. Back ends without norm_add need not know it */
+	float scale;          /* the row is multiplied by it; 0: it is not */
 	const int32_t *token; /* [T], each a token of the vocabulary (checked by the engine) */
 	struct tensor out;    /* [T,H] replicated or partial */
 };
@@ -193,7 +193,7 @@ struct attention_args {
 	const struct step_rows *rows;
 	float scale;
 	int window;
-	float softcap; /* scores become softcap tanh(score / softcap), behind the scale; 0: they stay. Back ends without norm_add need not know it */
+	float softcap; /* scores become softcap tanh(score / softcap), behind the scale; 0: they stay */
 };
 
 /* The gated delta net from its projections to what out_proj reads. Per sequence and row t:
@@ -235,11 +235,13 @@ struct geglu_args {
 	struct tensor out; /* [T, I] sharded */
 };
 
-/* x += rms_norm(y) * weight, row by row; y is overwritten. */
+/* x += rms_norm(y) * weight, row by row; y is overwritten. With `next`, then h = rms_norm(x) * next. */
 struct norm_add_args {
-	struct tensor x, y;  /* [T,H] replicated */
+	struct tensor x, y;  /* [T,H] replicated, f32 */
 	const float *weight; /* [H] */
-	float eps;
+	float eps;           /* of both norms */
+	const float *next;   /* [H] or NULL */
+	struct tensor h;     /* [T,H] replicated; only with next */
 };
 
 /* x = cap tanh(x / cap). */
@@ -302,11 +304,12 @@ struct gdn_in_args {
 	struct tensor out;                     /* [T, q|k|v|z|b|a] sharded */
 };
 
-/* out = swiglu(rms_norm(x) W^T + bias). */
+/* out = swiglu(rms_norm(x) W^T + bias), or geglu of that. */
 struct mlp_in_args {
 	struct norm_input in;
 	const struct linear_weight *weight; /* [2I, H]: gate rows, up rows */
 	const float *bias;
+	bool gelu;             /* geglu, not swiglu */
 	struct tensor gate_up; /* [T, 2I] sharded: memory that may be used */
 	struct tensor out;     /* [T, I] sharded */
 };

@@ -63,11 +63,11 @@ static struct tensor added_rows(const struct rank *rank, const struct hidden *s)
 	return tensor_view(rank->buffers.y, DTYPE_F32, TENSOR_REPLICATED, s->x.rows, s->x.cols);
 }
 
-/* s.x += rms_norm(y) */
-static enum status add_normed(struct rank *rank, struct hidden *s, struct tensor y, const float *weight, struct error *err)
+/* s.x += rms_norm(y), and the next sub-layer's norm while the rows are at hand */
+static enum status add_normed(struct rank *rank, struct hidden *s, struct tensor y, struct norms norms, struct error *err)
 {
-	s->normed = false;
-	RUN(norm_add, {.x = s->x, .y = y, .weight = weight, .eps = rank->model->config.rms_eps});
+	RUN(norm_add, {.x = s->x, .y = y, .weight = norms.behind, .eps = rank->model->config.rms_eps, .next = norms.next, .h = s->h});
+	s->normed = norms.next != NULL;
 	return STATUS_OK;
 }
 
@@ -79,11 +79,11 @@ static enum status all_reduce(struct rank *rank, const struct all_reduce_args *s
 }
 
 /* y = sum over ranks of `partial` + bias, s.x += its norm. */
-static enum status reduce_normed(struct rank *rank, struct tensor partial, const float *bias, struct hidden *s, const float *weight, struct error *err)
+static enum status reduce_normed(struct rank *rank, struct tensor partial, const float *bias, struct hidden *s, struct norms norms, struct error *err)
 {
 	struct tensor y = added_rows(rank, s);
 	TRY(all_reduce(rank, &(struct all_reduce_args){.partial = partial, .x = y, .bias = bias}, err));
-	return add_normed(rank, s, y, weight, err);
+	return add_normed(rank, s, y, norms, err);
 }
 
 /* s.x += sum over ranks of `partial` + bias; the all-reduce may make the next norm as well. */
@@ -107,9 +107,10 @@ static enum status row_parallel(struct rank *rank, struct tensor in, const struc
 	struct tensor partial;
 	s->normed = false;
 	if (rank->adds && norms.behind) {
+		in.dist = TENSOR_REPLICATED; /* the part of the only rank */
 		RUN(linear, {.x = in, .weight = &weight->part[0], .bias = bias, .y = added_rows(rank, s)});
 		dispatch_ran(rank, LINEAR_USE_PLAIN, &weight->part[0], in.rows);
-		return add_normed(rank, s, added_rows(rank, s), norms.behind, err);
+		return add_normed(rank, s, added_rows(rank, s), norms, err);
 	}
 	if (rank->adds) {
 		RUN(linear, {.x = in, .weight = &weight->part[0], .bias = bias, .y = s->x, .accumulate = true});
@@ -119,7 +120,7 @@ static enum status row_parallel(struct rank *rank, struct tensor in, const struc
 	TRY(COMM(rank->comm, partial, s->x.rows, &partial, err));
 	RUN(linear, {.x = in, .weight = &weight->part[0], .split = &rank->comm->split, .y = partial});
 	dispatch_ran(rank, LINEAR_USE_PARTIAL, &weight->part[0], in.rows);
-	if (norms.behind) return reduce_normed(rank, partial, bias, s, norms.behind, err);
+	if (norms.behind) return reduce_normed(rank, partial, bias, s, norms, err);
 	return reduce(rank, partial, bias, s, norms.next, err);
 }
 
@@ -145,7 +146,7 @@ static enum status embedding(struct rank *rank, struct hidden *s, struct error *
 	return all_reduce(rank, &(struct all_reduce_args){.partial = partial, .x = s->x}, err);
 }
 
-/* The cache that a layer's keys are in, the rows with its slots and blocks, and which of its layers it is. */
+/* The cache that a layer's keys are in, the rows with its slots, blocks and angles, and which of its layers it is. */
 struct kept {
 	const struct kv_cache *cache;
 	const struct step_rows *rows;
@@ -162,9 +163,9 @@ static enum status attention_in(struct rank *rank, int layer, const struct kept 
 	struct tensor k = tensor_columns(&qkv, shape.q_cols, shape.kv_cols);
 	struct tensor v = tensor_columns(&qkv, shape.q_cols + shape.kv_cols, shape.kv_cols);
 
-	const float *cos_sin = c->two_ropes && c->layer_kind[layer] == LAYER_SLIDING ? rank->buffers.cos_sin_local : rank->rows.cos_sin;
+	const float *cos_sin = kept->rows->cos_sin;
 
-	if (FUSED(attention_in, &w->qkv) && !c->two_ropes) {
+	if (FUSED(attention_in, &w->qkv)) {
 		RUN(attention_in, {.in = {.x = s->x, .weight = w->input_norm, .eps = c->rms_eps, .h = s->h, .done = s->normed},
 		                   .weight = &w->qkv.part[0], .bias = w->qkv_bias, .q_norm = w->q_norm, .k_norm = w->k_norm, .q_heads = shape.q_heads,
 		                   .kv_heads = shape.kv_heads, .head_dim = c->head_dim, .rotary_dim = c->rotary_dim, .rows = kept->rows,
@@ -275,9 +276,9 @@ static enum status mlp_block(struct rank *rank, int layer, struct hidden *s, str
 	struct tensor gate_up = tensor_view(rank->buffers.gate_up, rank->activation, TENSOR_SHARDED, rows, 2 * inner); /* [T, gate|up] */
 	struct tensor act = tensor_view(rank->buffers.act, rank->activation, TENSOR_SHARDED, rows, inner);
 
-	if (FUSED(mlp_in, &w->gate_up) && !c->gelu) {
+	if (FUSED(mlp_in, &w->gate_up)) {
 		RUN(mlp_in, {.in = {.x = s->x, .weight = w->post_norm, .eps = c->rms_eps, .h = s->h, .done = s->normed},
-		             .weight = &w->gate_up.part[0], .bias = w->gate_up_bias, .gate_up = gate_up, .out = act});
+		             .weight = &w->gate_up.part[0], .bias = w->gate_up_bias, .gelu = c->gelu, .gate_up = gate_up, .out = act});
 		dispatch_ran(rank, LINEAR_USE_MLP_IN, &w->gate_up.part[0], rows);
 	} else {
 		TRY(norm(rank, s, w->post_norm, err));
@@ -325,7 +326,7 @@ enum status forward_layers(struct rank *rank, struct error *err)
 	TRY(embedding(rank, &s, err));
 	struct kept whole = {&rank->cache, &rank->rows, 0}, sliding = {&rank->window_cache, &rank->window_rows, 0};
 	for (int layer = 0, gdn = 0; layer < c->layers; layer++) {
-		struct kept *kept = rank->options.kv.windows && c->layer_kind[layer] == LAYER_SLIDING ? &sliding : &whole;
+		struct kept *kept = c->layer_kind[layer] == LAYER_SLIDING ? &sliding : &whole;
 		if (c->layer_kind[layer] == LAYER_GDN) TRY(gdn_block(rank, layer, gdn++, &s, err));
 		else TRY(attention_block(rank, layer, kept, &s, err));
 		kept->nth += c->layer_kind[layer] != LAYER_GDN;

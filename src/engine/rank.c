@@ -265,6 +265,7 @@ static void view_windows(struct rank *rank, const struct meta_layout *at)
 {
 	const char *device = rank->buffers.meta;
 	rank->window_rows = rank->rows;
+	if (rank->model->config.two_ropes) rank->window_rows.cos_sin = rank->buffers.cos_sin_local;
 	if (!rank->options.kv.windows) return;
 	rank->window_rows.kv_slot = (const int32_t *)(device + at->window_slot);
 	rank->window_rows.block_table = (const int32_t *)(device + at->window_table);

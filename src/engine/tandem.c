@@ -172,8 +172,8 @@ static enum status size_memory(struct tandem *t, const struct tandem_options *o,
 	int snapshots = !t->prefix_cache || o->state_snapshots < 0 ? 0 : o->state_snapshots ? o->state_snapshots : t->max_sequences;
 	t->states = model_gdn_layers(c) ? plan_state_slots(t->max_sequences, snapshots) : 0;
 	t->state_every = o->state_every < 0 ? 0 : o->state_every ? o->state_every : DEFAULT_STATE_EVERY;
-	/* Of a back end whose kernels have been run with two tables. A window spare for each sequence, so that its prefix can be taken up. */
-	bool sliding = t->ops->one_memory && memchr(c->layer_kind, LAYER_SLIDING, (size_t)c->layers);
+	/* A window spare for each sequence, so that its prefix can be taken up. */
+	const bool sliding = memchr(c->layer_kind, LAYER_SLIDING, (size_t)c->layers);
 	t->windows = sliding ? plan_window_blocks(t->kv_blocks, t->block_tokens, t->max_sequences, t->max_rows, c->sliding_window, t->prefix_cache ? t->max_sequences : 0) : 0;
 	return STATUS_OK;
 }

@@ -7,7 +7,7 @@ static bool is_fused_qkv(const struct model_config *config, const struct shapes 
 {
 	const struct shape_attention *a = &shapes->attention;
 	const int gates = config->attn_output_gate ? a->q_heads : 0; /* rows of the same weight */
-	return strcmp(family->family, "attn qkv") == 0 && a->layers && config->rotary_dim > 0 && !config->two_ropes &&
+	return strcmp(family->family, "attn qkv") == 0 && a->layers && config->rotary_dim > 0 &&
 	       family->n == (int64_t)(a->q_heads + gates + 2 * a->kv_heads) * a->head_dim;
 }
 
@@ -23,7 +23,7 @@ enum linear_use problem_use(const struct device_ops *ops, const struct model_con
 	bool plain = dtype_is_plain(shapes->dtype);
 	if (strcmp(family->kind, "row") == 0) return use_of_sum(ops, config, shapes);
 	if (plain && ops->ops.attention_in && is_fused_qkv(config, shapes, family)) return LINEAR_USE_ATTENTION_IN;
-	if (plain && ops->ops.mlp_in && strcmp(family->family, "mlp gate_up") == 0 && !config->gelu) return LINEAR_USE_MLP_IN;
+	if (plain && ops->ops.mlp_in && strcmp(family->family, "mlp gate_up") == 0) return LINEAR_USE_MLP_IN;
 	return LINEAR_USE_PLAIN;
 }
 

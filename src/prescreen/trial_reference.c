@@ -127,9 +127,9 @@ static double plain_value(const struct trial *t, int64_t row, const float *x, co
 	return trial_dot(x, w, from, to) + (key->use == LINEAR_USE_ACCUMULATE ? TRIAL_START : 0);
 }
 
-static double silu(double x)
+static double activated(double x, bool gelu)
 {
-	return x / (1 + exp(-x));
+	return x / (1 + exp(-(gelu ? 1.5957691216057308 * (x + 0.044715 * x * x * x) : x)));
 }
 
 /* The sampled values whose weights `w` are of column `c` (and w2 of its partner). */
@@ -140,7 +140,7 @@ static void linear_column(struct trial *t, int c, const float *w, const float *w
 	for (int r = 0; r < s->rows; r++) {
 		const float *x = trial_input_row(t, s->row[r] % key->m, key->k, scratch);
 		double value = plain_value(t, s->row[r], x, w);
-		if (key->use == LINEAR_USE_MLP_IN) value = silu(value) * trial_dot(x, w2, 0, key->k);
+		if (key->use == LINEAR_USE_MLP_IN) value = activated(value, t->bench->config->gelu) * trial_dot(x, w2, 0, key->k);
 		s->reference[(size_t)r * (size_t)s->cols + (size_t)c] = value;
 	}
 }

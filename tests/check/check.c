@@ -99,7 +99,7 @@ static const struct { const char *op; uint64_t hash; } recorded[] = {
 	{"gdn", 0x2c5d507b26716a},
 	{"gate", 0x389e117ddf771e43},
 	{"geglu", 0xcb8359e4a9acaf16},
-	{"norm_add", 0x310925eee7c3e9d0},
+	{"norm_add", 0xfce25da34b391f41},
 	{"softcap", 0x72a8faf579483e2d},
 	{"moe", 0xd688c4ef553a7e31},
 };

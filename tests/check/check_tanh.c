@@ -67,13 +67,13 @@ void check_geglu(struct check *c)
 
 /* --- norm_add. The norm's bound (check_rows.c) and one addition. */
 
-static void norm_add_case(struct check *c, enum fill fill, int rows, int n)
+static void norm_add_case(struct check *c, enum fill fill, int rows, int n, bool then)
 {
-	case_begin(c, fill, "T=%d H=%d", rows, n);
+	case_begin(c, fill, "T=%d H=%d%s", rows, n, then ? " and the next norm" : "");
 	const size_t all = (size_t)rows * (size_t)n;
 	const double eps = 1e-6;
 	struct guarded x0 = filled(c, all, 1, 1), y0 = filled(c, all, 2, 1), weight = filled(c, (size_t)n, 3, 1);
-	struct guarded x = guarded_alloc(all * 4), y = guarded_alloc(all * 4);
+	struct guarded x = guarded_alloc(all * 4), y = guarded_alloc(all * 4), h = guarded_alloc(all * 4), next = filled(c, (size_t)n, 4, 1), normed_x = guarded_alloc(all * 4);
 	float *first = malloc(all * 4);
 	double *want = malloc((size_t)n * 8), *bound = malloc((size_t)n * 8);
 	for (int i = 0; i < c->variants; i++) {
@@ -83,7 +83,14 @@ static void norm_add_case(struct check *c, enum fill fill, int rows, int n)
 		memcpy(y.data, y0.data, all * 4);
 		struct norm_add_args args = {.x = tensor_view(x.data, DTYPE_F32, TENSOR_REPLICATED, rows, n), .y = tensor_view(y.data, DTYPE_F32, TENSOR_REPLICATED, rows, n),
 		                             .weight = weight.data, .eps = (float)eps};
+		if (then) args.next = next.data, args.h = tensor_view(h.data, DTYPE_F32, TENSOR_REPLICATED, rows, n);
 		expect_ok(c, v, OP(v->stream, norm_add, &args, &err), &err);
+		if (then) { /* the same bits as the norm by itself */
+			struct rms_norm_args norm = {.x = args.x, .weight = next.data, .eps = (float)eps, .out = tensor_view(normed_x.data, DTYPE_F32, TENSOR_REPLICATED, rows, n)};
+			expect_ok(c, v, OP(v->stream, rms_norm, &norm, &err), &err);
+			expect_intact(c, v, &h, "h");
+			compare_bits(c, v, "h", h.data, normed_x.data, all);
+		}
 		expect_intact(c, v, &x, "x");
 		expect_intact(c, v, &y, "y");
 		if (i) compare_bits(c, v, "x", x.data, first, all);
@@ -101,17 +108,17 @@ static void norm_add_case(struct check *c, enum fill fill, int rows, int n)
 		compare_bound(c, "x", first + (size_t)t * (size_t)n, want, bound, (size_t)n);
 	}
 	case_end(c);
-	guarded_free(&x0), guarded_free(&y0), guarded_free(&weight), guarded_free(&x), guarded_free(&y);
+	guarded_free(&x0), guarded_free(&y0), guarded_free(&weight), guarded_free(&x), guarded_free(&y), guarded_free(&h), guarded_free(&next), guarded_free(&normed_x);
 	free(first), free(want), free(bound);
 }
 
 void check_norm_add(struct check *c)
 {
 	for (enum fill fill = 0; fill < FILL_COUNT; fill++) {
-		norm_add_case(c, fill, 1, 1);
-		norm_add_case(c, fill, 3, 17);
-		norm_add_case(c, fill, 7, 640);
-		norm_add_case(c, fill, 33, 2560);
+		norm_add_case(c, fill, 1, 1, false);
+		norm_add_case(c, fill, 3, 17, true);
+		norm_add_case(c, fill, 7, 640, false);
+		norm_add_case(c, fill, 33, 2560, true);
 	}
 }
 

@@ -1,8 +1,8 @@
-/* Attention over a paged cache against doubles: decode, prefill and mixed steps, chunks that go on, windows, groups of query heads, block sizes,
+/* Attention over a paged cache against doubles: decode, prefill and mixed steps, chunks that go on, windows, soft caps, groups of query heads, block sizes,
  * head sizes. The cache is NaN wherever no key is, block tables are permuted, and their entries behind (and before) what is needed point
  * nowhere. Every kernel of the build is checked, also those that others stand before.
  *
- * Bound: scores are sums of D products in f32, weights are rounded to the cache's type by the tensor core kernels, and so is the result. */
+ * Bound: scores are sums of D products in f32, tanh errs by 2^-21 of its largest value, weights are rounded to the cache's type by the tensor core kernels, and so is the result. */
 #include "device/gpu/attention.h"
 
 #include <math.h>
@@ -31,6 +31,7 @@ struct shape {
 	int head_dim, q_heads, kv_heads, block_tokens, window, seqs;
 	int rows[MAX_SEQS], kv_len[MAX_SEQS];
 	enum scores scores;
+	float softcap; /* 0: none */
 	bool finite; /* the cache is not NaN where no key is */
 };
 
@@ -196,7 +197,7 @@ static void attend(const struct step *p, int seq, int row, int head, double *sco
 			double product = element(p->q, s->dtype, q + (size_t)d) * element(p->kv, s->dtype, at + (size_t)d);
 			dot += product, absolute += fabs(product);
 		}
-		score[k] = dot * scale;
+		score[k] = s->softcap > 0 ? (double)s->softcap * tanh(dot * scale / (double)s->softcap) : dot * scale;
 		top = fmax(top, score[k]), largest = fmax(largest, absolute * scale);
 	}
 	for (int d = 0; d < dim; d++) want[d] = bound[d] = 0;
@@ -210,7 +211,7 @@ static void attend(const struct step *p, int seq, int row, int head, double *sco
 		}
 	}
 	double u = 0x1p-24, unit_t = gpu_unit(s->dtype), n = keys - first;
-	double relative = 4 * (dim + 8) * u * largest + (2 * n + 64) * u + (s->dtype == DTYPE_F32 ? 0 : 1.02 * unit_t);
+	double relative = 4 * ((dim + 8) * u * largest + (double)s->softcap * 0x1p-21) + (2 * n + 64) * u + (s->dtype == DTYPE_F32 ? 0 : 1.02 * unit_t);
 	double tiny = s->dtype == DTYPE_F16 ? n * 0x1p-25 * 2 / sum + 0x1p-24 : 1e-30; /* weights below F16's subnormals */
 	for (int d = 0; d < dim; d++) {
 		want[d] /= sum;
@@ -244,13 +245,13 @@ static struct attention_args args_of(struct gpu_check *c, const struct step *p)
 	const struct shape *s = p->s;
 	const int cols = s->q_heads * s->head_dim;
 	return (struct attention_args){.q = p->query, .out = gpu_output(c, s->dtype, TENSOR_SHARDED, p->rows, cols, cols + 16), .q_heads = s->q_heads,
-	                               .cache = &p->cache, .rows = &p->device, .scale = scale_of(s), .window = s->window};
+	                               .cache = &p->cache, .rows = &p->device, .scale = scale_of(s), .window = s->window, .softcap = s->softcap};
 }
 
 static void check_shape(struct gpu_check *c, const struct shape *s, struct stream *stream, const char *what)
 {
-	gpu_case(c, s->dtype, FILL_RANDOM, "%s %d/%d x %d, blocks of %d, window %d, %s", what, s->q_heads, s->kv_heads, s->head_dim, s->block_tokens, s->window,
-	         score_names[s->scores]);
+	gpu_case(c, s->dtype, FILL_RANDOM, "%s %d/%d x %d, blocks of %d, window %d, soft cap %g, %s", what, s->q_heads, s->kv_heads, s->head_dim, s->block_tokens,
+	         s->window, (double)s->softcap, score_names[s->scores]);
 	struct step p = make_step(c, s);
 	const struct answer a = answer_of(c, &p);
 	int singles = 0;
@@ -357,6 +358,7 @@ static void check_drawn(struct gpu_check *c, struct stream *stream, const char *
 		struct shape s = {.dtype = (enum dtype)(i % 3), .head_dim = dims[(i / 2) % 8], .kv_heads = 1 + i % 3, .block_tokens = blocks[i % 5], .scores = scores[i % 7]};
 		s.q_heads = s.kv_heads * groups[i / 5 % 7];
 		if (i % 4 == 1) s.window = 1 + draw(c, 4, (uint64_t)i, c->quick ? 70 : 300);
+		if (i % 5 == 2) s.softcap = (float[]){0.7f, 3, 50}[i / 5 % 3];
 		enum steps kind = (enum steps)(i / 3 % STEP_KINDS);
 		draw_step(c, &s, kind, (uint64_t)i);
 		char name[64];
@@ -444,6 +446,7 @@ static void check_refusals(struct gpu_check *c)
 	GPU_REFUSED(c, attention, BAD_INPUT, {.q = p.query, .out = out, .q_heads = 4, .cache = &none, .rows = &p.device, .scale = 1});
 	GPU_REFUSED(c, attention, BAD_INPUT, {.q = p.query, .out = out, .q_heads = 3, .cache = &p.cache, .rows = &p.device, .scale = 1});
 	GPU_REFUSED(c, attention, BAD_INPUT, {.q = p.query, .out = out, .q_heads = 4, .cache = &p.cache, .rows = &p.device, .scale = 0});
+	GPU_REFUSED(c, attention, BAD_INPUT, {.q = p.query, .out = out, .q_heads = 4, .cache = &p.cache, .rows = &p.device, .scale = 1, .softcap = -1});
 	out.dtype = DTYPE_F16;
 	GPU_REFUSED(c, attention, BAD_INPUT, {.q = p.query, .out = out, .q_heads = 4, .cache = &p.cache, .rows = &p.device, .scale = 1});
 	gpu_case_end(c);

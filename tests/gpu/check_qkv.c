@@ -385,11 +385,11 @@ void gpu_check_gdn_in(struct gpu_check *c)
 	}
 }
 
-/* --- mlp_in: rounding of gate and up moves the result by U of gate and of up (silu's slope is at most 1.1), then U of its own */
+/* --- mlp_in: rounding of gate and up moves the result by U of gate and of up (the slopes of silu and gelu are at most 1.13), then U of its own */
 
-static void mlp_in_case(struct gpu_check *c, enum dtype dtype, int rows, int hidden, int inner, bool bias_given, bool done)
+static void mlp_in_case(struct gpu_check *c, enum dtype dtype, int rows, int hidden, int inner, bool bias_given, bool done, bool gelu)
 {
-	gpu_case(c, dtype, FILL_RANDOM, "T=%d H=%d I=%d%s%s %s %s", rows, hidden, inner, bias_given ? " bias" : "", done ? " h given" : "",
+	gpu_case(c, dtype, FILL_RANDOM, "T=%d H=%d I=%d%s%s%s %s %s", rows, hidden, inner, bias_given ? " bias" : "", done ? " h given" : "", gelu ? " gelu" : "",
 	         c->variant ? c->variant->kernel : "", c->variant ? c->variant->mode : "");
 	int n = 2 * inner;
 	void *x_host, *w_host;
@@ -403,7 +403,7 @@ static void mlp_in_case(struct gpu_check *c, enum dtype dtype, int rows, int hid
 	for (int t = 0; t < rows; t++)
 		for (int i = 0; i < inner; i++) {
 			double g = y[t * n + i], up = y[t * n + inner + i];
-			want[t * inner + i] = g / (1 + exp(-g)) * up;
+			want[t * inner + i] = g / (1 + exp(-(gelu ? 1.5957691216057308 * (g + 0.044715 * g * g * g) : g))) * up;
 			size[t * inner + i] = (1 + fabs(g)) * (1 + fabs(up));
 		}
 	if (done) {
@@ -412,7 +412,7 @@ static void mlp_in_case(struct gpu_check *c, enum dtype dtype, int rows, int hid
 		h.data = gpu_put(c, given, (size_t)(rows * hidden) * dtype_bytes(dtype));
 	}
 	const struct mlp_in_args args = {.in = {.x = x, .weight = gpu_put(c, norm, (size_t)hidden * 4), .eps = 1e-5f, .h = h, .done = done}, .weight = &w,
-	                                 .bias = bias_given ? gpu_put(c, bias, (size_t)n * 4) : NULL, .gate_up = gate_up, .out = out};
+	                                 .bias = bias_given ? gpu_put(c, bias, (size_t)n * 4) : NULL, .gelu = gelu, .gate_up = gate_up, .out = out};
 	gpu_variant_begin(c);
 	if (gpu_variant_end(c, OP(c->stream, mlp_in, &args, &c->err)))
 		gpu_compare(c, "out", &out, want, size, 4 * gpu_unit(dtype) + (hidden + 64) * u, gpu_tiny(dtype));
@@ -426,7 +426,7 @@ struct mlp_variant {
 static void mlp_in_variant(struct gpu_check *c, const void *arg)
 {
 	const struct mlp_variant *v = arg;
-	mlp_in_case(c, v->dtype, v->rows, 128, 80, v->rows > 1, v->rows == 3);
+	mlp_in_case(c, v->dtype, v->rows, 128, 80, v->rows > 1, v->rows == 3, v->rows % 4 == 1);
 }
 
 void gpu_check_mlp_in(struct gpu_check *c)
@@ -435,12 +435,13 @@ void gpu_check_mlp_in(struct gpu_check *c)
 	{
 		for (int rows = 1; rows <= 33; rows += c->quick ? 16 : 2)
 			gpu_each_variant(c, &(struct linear_key){LINEAR_USE_MLP_IN, dtype, 160, 128, rows}, mlp_in_variant, &(struct mlp_variant){dtype, rows});
-		mlp_in_case(c, dtype, 1, 7, 5, false, false);
-		mlp_in_case(c, dtype, 1, 64, 48, true, false);
-		mlp_in_case(c, dtype, 3, 128, 64, false, true);
-		mlp_in_case(c, dtype, 17, 96, 33, true, false);
-		if (!c->quick) mlp_in_case(c, dtype, 1, 1024, 1536, false, false);
-		if (!c->quick) mlp_in_case(c, dtype, 16, 512, 1024, false, false);
+		mlp_in_case(c, dtype, 1, 7, 5, false, false, false);
+		mlp_in_case(c, dtype, 1, 64, 48, true, false, true);
+		mlp_in_case(c, dtype, 3, 128, 64, false, true, false);
+		mlp_in_case(c, dtype, 3, 128, 64, false, true, true);
+		mlp_in_case(c, dtype, 17, 96, 33, true, false, true);
+		if (!c->quick) mlp_in_case(c, dtype, 1, 1024, 1536, false, false, true);
+		if (!c->quick) mlp_in_case(c, dtype, 16, 512, 1024, false, false, false);
 	}
 }
 

@@ -16,22 +16,23 @@ static size_t at(int row, int col, int cols)
 	return (size_t)row * (size_t)cols + (size_t)col;
 }
 
-/* --- embed: exact where the output is no narrower than the table */
+/* --- embed: exact where the output is no narrower than the table, but for the scale */
 
-static void embed_case(struct gpu_check *c, enum fill fill, enum dtype table, enum dtype out, int rows, int n, int k, int stride)
+static void embed_case(struct gpu_check *c, enum fill fill, enum dtype table, enum dtype out, int rows, int n, int k, int stride, float scale)
 {
-	gpu_case(c, out, fill, "T=%d V=%d H=%d stride %d table %s", rows, n, k, stride, dtype_name(table));
+	gpu_case(c, out, fill, "T=%d V=%d H=%d stride %d table %s scale %g", rows, n, k, stride, dtype_name(table), (double)scale);
 	void *host;
 	struct linear_weight w = gpu_weight(c, table, n, k, 1, &host);
 	int32_t *token = gpu_host(c, (size_t)rows * 4);
 	double *want = gpu_host(c, (size_t)rows * (size_t)k * 8);
 	for (int t = 0; t < rows; t++) {
 		token[t] = t == 1 ? n - 1 : t * 7919 % n;
-		for (int i = 0; i < k; i++) want[at(t, i, k)] = element(host, table, at(token[t], i, k));
+		for (int i = 0; i < k; i++) want[at(t, i, k)] = element(host, table, at(token[t], i, k)) * (scale != 0 ? (double)scale : 1);
 	}
 	struct tensor x = gpu_output(c, out, TENSOR_REPLICATED, rows, k, stride);
-	GPU_RUN(c, embed, {.table = &w, .token = gpu_put(c, token, (size_t)rows * 4), .out = x});
-	gpu_compare(c, "out", &x, want, NULL, out == DTYPE_F32 || out == table ? 0 : gpu_unit(out), out == DTYPE_F32 || out == table ? 0 : gpu_tiny(out));
+	GPU_RUN(c, embed, {.table = &w, .token = gpu_put(c, token, (size_t)rows * 4), .scale = scale, .out = x});
+	const bool exact = scale == 0 && (out == DTYPE_F32 || out == table);
+	gpu_compare(c, "out", &x, want, NULL, exact ? 0 : gpu_unit(out) + u, exact ? 0 : gpu_tiny(out));
 	gpu_case_end(c);
 }
 
@@ -61,10 +62,12 @@ void gpu_check_embed(struct gpu_check *c)
 	GPU_EACH_DTYPE(table)
 	GPU_EACH_DTYPE(out)
 	{
-		embed_case(c, FILL_SPECIAL, table, out, 1, 3, 7, 7);
-		embed_case(c, FILL_SPECIAL, table, out, 5, 11, 64, 72);
-		embed_case(c, FILL_DENORMAL, table, out, 3, 40, 33, 35);
-		if (!c->quick) embed_case(c, FILL_RANDOM, table, out, 130, 500, 4096, 4096);
+		embed_case(c, FILL_SPECIAL, table, out, 1, 3, 7, 7, 0);
+		embed_case(c, FILL_SPECIAL, table, out, 5, 11, 64, 72, 0);
+		embed_case(c, FILL_SPECIAL, table, out, 5, 11, 64, 72, 73.5f);
+		embed_case(c, FILL_DENORMAL, table, out, 3, 40, 33, 35, 0);
+		embed_case(c, FILL_DENORMAL, table, out, 3, 40, 33, 35, 8);
+		if (!c->quick) embed_case(c, FILL_RANDOM, table, out, 130, 500, 4096, 4096, 62);
 	}
 	GPU_EACH_DTYPE(dtype)
 	{

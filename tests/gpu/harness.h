@@ -101,9 +101,7 @@ int gpu_bench_rotation(const struct gpu_check *c, size_t bytes);
 	void gpu_bench_##op(struct gpu_check *c) __attribute__((weak));
 OP_LIST(X)
 OP_FUSED_LIST(X)
-X(gdn)
-X(gate)
-X(moe)
+OP_FAMILY_LIST(X)
 #undef X
 void gpu_check_device(struct gpu_check *c);
 void gpu_check_comm(struct gpu_check *c); /* opens devices of its own */

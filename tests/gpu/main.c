@@ -25,9 +25,7 @@ static const struct family families[] = {
 #define X(op) {#op, gpu_check_##op, gpu_bench_##op, offsetof(struct op_table, op)},
 	OP_LIST(X)
 	OP_FUSED_LIST(X)
-	X(gdn)
-	X(gate)
-	X(moe)
+	OP_FAMILY_LIST(X)
 #undef X
 };
 enum { FAMILIES = sizeof families / sizeof *families };

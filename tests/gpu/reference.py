@@ -28,40 +28,63 @@ SIZES = {
     "tiny": dict(hidden_size=256, intermediate_size=704, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2, head_dim=64, vocab_size=1000),
     "mid": dict(hidden_size=2048, intermediate_size=5632, num_hidden_layers=8, num_attention_heads=16, num_key_value_heads=4, head_dim=128, vocab_size=32000),
 }
-COMMON = dict(max_position_embeddings=4096, rope_theta=10000.0, tie_word_embeddings=False, initializer_range=0.04, bos_token_id=None, eos_token_id=None,
-              pad_token_id=None)
-
-
+COMMON = dict(max_position_embeddings=4096, initializer_range=0.04, bos_token_id=None, eos_token_id=None, pad_token_id=None)
+PLAIN = dict(rope_theta=10000.0, tie_word_embeddings=False)
+EXPERTS = dict(num_experts=8, num_experts_per_tok=2, moe_intermediate_size=192, norm_topk_prob=True)
 # The gated delta net's heads are of 128, as those of real models, which have kernels of their own; three attention heads of 256 in "mid" for the same reason.
 HYBRID = {
     "tiny": dict(linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=128, linear_value_head_dim=128, num_hidden_layers=4),
     "mid": dict(linear_num_key_heads=4, linear_num_value_heads=12, linear_key_head_dim=128, linear_value_head_dim=128, head_dim=256, num_attention_heads=12,
                 num_key_value_heads=2),
 }
-# Name in transformers: class of its config, further keys by size.
+
+
+def sliding(size, **more):
+    """Every second layer slides over fewer tokens than the prompt has."""
+    layers = SIZES[size]["num_hidden_layers"]
+    return dict(layer_types=[("sliding_attention", "full_attention")[i % 2] for i in range(layers)], sliding_window=24 if size == "tiny" else 200, **more)
+
+
+# Soft caps are some that random scores and logits reach.
+GEMMA2 = dict(attn_logit_softcapping=2.0, final_logit_softcapping=4.0, query_pre_attn_scalar=100)
+GEMMA3 = dict(rope_parameters={"full_attention": {"rope_type": "linear", "factor": 4.0, "rope_theta": 1e6},
+                               "sliding_attention": {"rope_type": "default", "rope_theta": 1e4}}, query_pre_attn_scalar=100)
+
+# Of each family: its name and its config's in transformers, what the config is given besides, whether norm weights are stored less 1, what is compared:
+# sizes in bf16, "f32" the tiny one in f32. Experts are compared in f32 alone: where two of them are close, rounding to 16 bits falls either way.
+COMPARED = ("tiny", "mid", "f32")
 FAMILIES = {
-    "Llama": ("LlamaConfig", {}), "Qwen3": ("Qwen3Config", {}), "Qwen3_5": ("Qwen3_5TextConfig", HYBRID),
-    "Qwen3Next": ("Qwen3NextConfig", {size: dict(keys, num_experts=0, num_experts_per_tok=1) for size, keys in HYBRID.items()}),
+    "Llama": ("Llama", "LlamaConfig", lambda size: PLAIN, False, COMPARED),
+    "Mistral": ("Mistral", "MistralConfig", lambda size: dict(PLAIN, sliding_window=24), False, ("tiny", "f32")),
+    "Qwen2": ("Qwen2", "Qwen2Config", lambda size: PLAIN, False, ("tiny", "f32")),
+    "Qwen3": ("Qwen3", "Qwen3Config", lambda size: PLAIN, False, COMPARED),
+    "Gemma2": ("Gemma2", "Gemma2Config", lambda size: sliding(size, **GEMMA2), True, ("tiny",)),
+    "Gemma3": ("Gemma3", "Gemma3TextConfig", lambda size: sliding(size, **GEMMA3), True, ("tiny", "f32")),
+    "Qwen3Moe": ("Qwen3Moe", "Qwen3MoeConfig", lambda size: dict(PLAIN, **EXPERTS), False, ("f32",)),
+    "Qwen3_5": ("Qwen3_5", "Qwen3_5TextConfig", lambda size: dict(PLAIN, **HYBRID[size]), True, COMPARED),
+    "Qwen3Next": ("Qwen3Next", "Qwen3NextConfig", lambda size: dict(PLAIN, **HYBRID[size], num_experts=0, num_experts_per_tok=1), True, COMPARED),
+    "Qwen3NextMoe": ("Qwen3Next", "Qwen3NextConfig", lambda size: dict(PLAIN, **HYBRID[size], **EXPERTS, shared_expert_intermediate_size=96), True, ("f32",)),
 }
+BY_NAME = ("Mistral", "Qwen2")  # compared where the command line names them: their layers are Llama's, with a window or a bias
 
 
 def make_model(family, size, dtype, folder):
-    config_class, more = FAMILIES[family]
-    config = getattr(transformers, config_class)(**{**SIZES[size], **more.get(size, {})}, **COMMON)
+    prefix, config_class, more, centred, _ = FAMILIES[family]
+    config = getattr(transformers, config_class)(**{**SIZES[size], **COMMON, **more(size)})
     torch.manual_seed(3)
-    model = getattr(transformers, family + "ForCausalLM")(config)
+    model = getattr(transformers, prefix + "ForCausalLM")(config)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if "norm" in name:  # ones would hide a norm that is left out
-                centred = bool(more) and "linear_attn" not in name  # kept less 1
-                parameter.uniform_(0.5 - centred, 1.5 - centred)
+                less = centred and "linear_attn" not in name
+                parameter.uniform_(0.5 - less, 1.5 - less)
     model.to(dtype).save_pretrained(folder)
     del model
     gc.collect()
 
 
 def hf_logits(family, folder, dtype, tokens):
-    model = getattr(transformers, family + "ForCausalLM").from_pretrained(folder, dtype=dtype, attn_implementation="eager").to(PLACE).eval()
+    model = getattr(transformers, FAMILIES[family][0] + "ForCausalLM").from_pretrained(folder, dtype=dtype, attn_implementation="eager").to(PLACE).eval()
     with torch.no_grad():
         logits = model(torch.tensor([tokens], device=PLACE)).logits[0].float().cpu().numpy().astype(numpy.float64)
     del model
@@ -108,17 +131,20 @@ def one_model(family, size, dtype, length, scratch):
 
 def main():
     print("note torch %s, transformers %s on %s" % (torch.__version__, transformers.__version__, PLACE))
-    sizes = [word for word in sys.argv[1:] if word in SIZES] or list(SIZES)
-    families = [word for word in sys.argv[1:] if word in FAMILIES] or list(FAMILIES)
+    words = sys.argv[1:]
+    sizes = [word for word in words if word in COMPARED] or list(COMPARED)
+    families = [word for word in words if word in FAMILIES] or [family for family in FAMILIES if family not in BY_NAME]
     with tempfile.TemporaryDirectory() as scratch:
         for family in families:
-            config_class = FAMILIES[family][0]
+            _, config_class, _, _, compared = FAMILIES[family]
             if not hasattr(transformers, config_class):
                 skip("%s: transformers %s does not have it" % (family, transformers.__version__))
                 continue
-            for size in sizes:
-                attempt("%s %s" % (family, size), one_model, family, size, torch.bfloat16, 65 if size == "tiny" else 600, scratch)
-            attempt("%s tiny f32" % family, one_model, family, "tiny", torch.float32, 65, scratch)
+            for size in [size for size in sizes if size in compared]:
+                if size == "f32":
+                    attempt("%s tiny f32" % family, one_model, family, "tiny", torch.float32, 65, scratch)
+                else:
+                    attempt("%s %s" % (family, size), one_model, family, size, torch.bfloat16, 65 if size == "tiny" else 600, scratch)
     finish()
 
 

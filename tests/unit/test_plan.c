@@ -361,7 +361,7 @@ static void test_real_configs(void **state)
 		int64_t qkv_tp8, down_tp8;
 		const char *down; /* NULL: "mlp down" */
 	} models[] = {{"llama3-8b", 8.0, 768, 1792, NULL}, {"llama3-70b", 70.6, 1280, 3584, NULL}, {"qwen3-32b", 32.8, 1280, 3200, NULL},
-	              {"qwen3.5-27b", 26.9, 2048, 2176, NULL}, {"qwen3-30b-a3b", 30.5, 768, 96, "moe expert down"}};
+	              {"qwen3.5-27b", 26.9, 2048, 2176, NULL}, {"qwen3-30b-a3b", 30.5, 768, 96, "moe expert down"}, {"gemma3-27b", 27.0, 1024, 2688, NULL}};
 	for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
 		char path[64];
 		snprintf(path, sizeof path, "tests/data/plan/%s", models[i].name);

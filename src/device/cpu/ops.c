@@ -218,6 +218,7 @@ static void norm_add_chunk(void *context, int chunk, int member)
 		float *x = cpu_row(&args->x, t), *y = cpu_row(&args->y, t);
 		job->kernels->rms_norm(y, y, args->weight, args->y.cols, args->eps);
 		for (int i = 0; i < args->y.cols; i++) x[i] = x[i] + y[i];
+		if (args->next) job->kernels->rms_norm(cpu_row(&args->h, t), x, args->next, args->y.cols, args->eps);
 	}
 }
 
@@ -227,6 +228,10 @@ enum status cpu_norm_add(struct stream *stream, const struct norm_add_args *args
 	TRY(tensor_expect(&args->y, TENSOR_REPLICATED, "norm_add y", err));
 	TRY(cpu_expect_f32(&args->y, "norm_add y", err));
 	TRY(expect_shape(&args->x, args->y.rows, args->y.cols, "norm_add x", err));
+	if (args->next) {
+		TRY(tensor_expect(&args->h, TENSOR_REPLICATED, "norm_add h", err));
+		TRY(expect_shape(&args->h, args->y.rows, args->y.cols, "norm_add h", err));
+	}
 	run_rows(stream, args, args->y.rows, (int64_t)args->y.cols * 2, norm_add_chunk);
 	return STATUS_OK;
 }

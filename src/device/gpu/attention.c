@@ -19,9 +19,23 @@ static const struct attention_kernel *const prefill_kernels[] = {
 #endif
 	&attention_tile, NULL};
 
+/* Those that know of soft caps. */
+static const struct attention_kernel *const capped_decode_kernels[] = {&attention_decode, NULL};
+static const struct attention_kernel *const capped_prefill_kernels[] = {
+#ifdef GPU_CUDA
+	&attention_prefill_tensor,
+#endif
+	&attention_tile, NULL};
+
 const struct attention_kernel *const *attention_kernels(bool prefill)
 {
 	return prefill ? prefill_kernels : decode_kernels;
+}
+
+static const struct attention_kernel *const *candidates(bool prefill, const struct attention_params *p)
+{
+	if (p->cap_scale > 0) return prefill ? capped_prefill_kernels : capped_decode_kernels;
+	return attention_kernels(prefill);
 }
 
 const struct attention_kernel *attention_optional(bool prefill)
@@ -85,7 +99,9 @@ static enum status check(const struct attention_args *args, struct error *err)
 	if (rows->seqs < 0 || rows->single_seqs < 0 || rows->single_seqs > rows->seqs || rows->max_seq_rows > rows->rows || rows->max_kv_len > (int64_t)rows->max_blocks * l->block_tokens)
 		return FAIL(err, BAD_INPUT, "attention: %d rows (at most %d a sequence) of %d sequences, %d with one, %d keys in %d blocks of %d", rows->rows,
 		            rows->max_seq_rows, rows->seqs, rows->single_seqs, rows->max_kv_len, rows->max_blocks, l->block_tokens);
-	if (!(args->scale > 0)) return FAIL(err, BAD_INPUT, "attention: scores times %g; a positive scale is wanted", (double)args->scale);
+	if (!(args->scale > 0) || !(args->softcap >= 0))
+		return FAIL(err, BAD_INPUT, "attention: scores times %g, capped at %g; a positive scale, and a positive cap or 0, are wanted", (double)args->scale,
+		            (double)args->softcap);
 	return STATUS_OK;
 }
 
@@ -106,8 +122,8 @@ static struct attention_params make_params(const struct attention_args *args, bo
 	                                 .row_start = rows->row_start, .block_table = rows->block_table, .rows = rows->rows, .seqs = rows->seqs, .max_seq_rows = rows->max_seq_rows,
 	                                 .max_blocks = rows->max_blocks, .block_tokens = l->block_tokens, .blocks = l->blocks,
 	                                 .max_kv_len = rows->max_kv_len, .q_heads = args->q_heads, .kv_heads = l->kv_heads,
-	                                 .group = args->q_heads / l->kv_heads, .head_dim = l->head_dim, .scale_log2 = args->scale * 1.44269504f,
-	                                 .window = args->window, .block_shift = log2_of(l->block_tokens), .dense = rows->rows == rows->seqs && rows->max_seq_rows == 1, .invariant = invariant};
+	                                 .group = args->q_heads / l->kv_heads, .head_dim = l->head_dim, .scale_log2 = (args->softcap > 0 ? args->softcap : args->scale) * 1.44269504f,
+	                                 .cap_scale = args->softcap > 0 ? args->scale / args->softcap : 0, .window = args->window, .block_shift = log2_of(l->block_tokens), .dense = rows->rows == rows->seqs && rows->max_seq_rows == 1, .invariant = invariant};
 }
 
 static enum status launch(const struct gpu_context *ctx, const struct attention_kernel *kernel, int splits, const struct attention_params *p, enum dtype dtype,
@@ -120,7 +136,7 @@ static enum status launch(const struct gpu_context *ctx, const struct attention_
 /* The first that can, but for `skip` of them as long as another follows. */
 static enum status launch_first(bool prefill, int skip, const struct gpu_context *ctx, const struct attention_params *p, enum dtype dtype, struct error *err)
 {
-	for (const struct attention_kernel *const *k = attention_kernels(prefill); *k; k++)
+	for (const struct attention_kernel *const *k = candidates(prefill, p); *k; k++)
 		if ((skip-- <= 0 || !k[1]) && (*k)->can(p, dtype)) return launch(ctx, *k, 0, p, dtype, err);
 	return FAIL(err, UNSUPPORTED, "attention: no kernel for heads of %d of type %s", p->head_dim, dtype_name(dtype));
 }
@@ -130,10 +146,13 @@ static enum status launch_preferred(const struct gpu_context *ctx, const struct 
 {
 	const struct attention_way *way = &preferred->way;
 	const bool optional = way->kernel == attention_optional(true);
-	if (optional && (!way->kernel->can(p, dtype) || attention_cudnn_ready(ctx, p, dtype, NULL) != STATUS_OK)) return launch_first(true, 0, ctx, p, dtype, err);
-	if (way->kernel->can(p, dtype)) return launch(ctx, way->kernel, way->splits, p, dtype, err);
-	return FAIL(err, UNSUPPORTED, "attention: preferred %s '%s' cannot take %d/%d heads of %d of type %s", preferred->name.kernel, preferred->name.mode, p->q_heads,
-	            p->kv_heads, p->head_dim, dtype_name(dtype));
+	if (optional && (p->cap_scale > 0 || !way->kernel->can(p, dtype) || attention_cudnn_ready(ctx, p, dtype, NULL) != STATUS_OK))
+		return launch_first(true, 0, ctx, p, dtype, err);
+	const struct attention_kernel *const *k = candidates(preferred->key.prefill, p);
+	while (*k && *k != way->kernel) k++;
+	if ((*k || optional) && way->kernel->can(p, dtype)) return launch(ctx, way->kernel, way->splits, p, dtype, err);
+	return FAIL(err, UNSUPPORTED, "attention: preferred %s '%s' cannot take %d/%d heads of %d of type %s%s", preferred->name.kernel, preferred->name.mode, p->q_heads,
+	            p->kv_heads, p->head_dim, dtype_name(dtype), *k || optional ? "" : ", scores with a soft cap");
 }
 
 /* The workspace for p->splits, or no splits where it is too small and nobody asked for so many. */

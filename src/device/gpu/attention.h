@@ -32,7 +32,8 @@ struct attention_params {
 	const int32_t *position, *row_start, *block_table;
 	int rows, seqs, max_seq_rows, max_blocks, block_tokens, blocks, max_kv_len;
 	int q_heads, kv_heads, group, head_dim;
-	float scale_log2; /* scale * log2(e): weights are powers of 2 */
+	float scale_log2; /* scale * log2(e): weights are powers of 2. With a soft cap: cap * log2(e), of tanh(score * cap_scale) */
+	float cap_scale;  /* scale / cap; 0: no soft cap */
 	int window;       /* 0: none */
 	bool dense;       /* sequence s is row s */
 	bool skip_single; /* prefill: sequences of one row are not for this kernel */

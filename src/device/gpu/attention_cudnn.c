@@ -429,4 +429,4 @@ static enum status launch_cudnn(const struct gpu_context *ctx, const struct atte
 	return b.st;
 }
 
-const struct attention_kernel attention_cudnn = {SDPA_VARIANT, can_cudnn, launch_cudnn, false, NULL};
+const struct attention_kernel attention_cudnn = {SDPA_VARIANT, can_cudnn, launch_cudnn, false};

@@ -61,7 +61,7 @@ GPU_TEMPLATE void attend(const attention_params &p, int seq, int kv_head, const 
 		load_row<T, ELEMENTS>(row, p.head_dim, k);
 		load_row<T, ELEMENTS>(row + values, p.head_dim, v);
 		GPU_UNROLL for (int h = 0; h < HEADS; h++) {
-			const float score = dot_row<T, ELEMENTS>(query + h * LANES * ELEMENTS, k);
+			const float score = attention_capped(p, dot_row<T, ELEMENTS>(query + h * LANES * ELEMENTS, k));
 			if (!seen) continue;
 			const float top = fmaxf(w.max[h], score);
 			const float keep = w.max[h] == ATTENTION_NONE ? 0.0f : exp2f(w.max[h] - top), weight = exp2f(score - top);
@@ -131,10 +131,11 @@ template <typename T, int ELEMENTS, int HEADS> GPU_KERNEL(THREADS) attention_dec
 	const attention_range range = attention_split(p, p.position[row], (int)blockIdx.x, p.splits, 4 * WORKERS);
 	if ((int)blockIdx.x >= range.active) return;
 
+	const float first_scale = attention_first_scale(p);
 	for (int i = (int)threadIdx.x; i < HEADS * width; i += THREADS) {
 		const int h = i / width, d = i % width;
 		const T *q = (const T *)p.q + (int64_t)row * p.q_stride + (int64_t)(first_head + h) * p.head_dim;
-		query[i] = h < heads && d < p.head_dim ? gpu_widen(q[d]) * p.scale_log2 : 0.0f;
+		query[i] = h < heads && d < p.head_dim ? gpu_widen(q[d]) * first_scale : 0.0f;
 	}
 	gpu_sync();
 	worker<T, ELEMENTS, HEADS> w;

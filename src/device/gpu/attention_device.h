@@ -84,6 +84,17 @@ GPU_DEVICE attention_rows attention_find_tile(const attention_params &p, int ind
 	return found;
 }
 
+/* What a score is multiplied by first: in its query, or before tanh. */
+GPU_DEVICE float attention_first_scale(const attention_params &p)
+{
+	return p.cap_scale > 0 ? p.cap_scale : p.scale_log2;
+}
+/* A score that has had that, in powers of 2. */
+GPU_DEVICE float attention_capped(const attention_params &p, float score)
+{
+	return p.cap_scale > 0 ? gpu_tanh(score) * p.scale_log2 : score;
+}
+
 /* Adds one (maximum, sum) to another; returns the factors of both sides' vectors. Powers of 2; either side may be empty. */
 GPU_DEVICE void attention_merge(float &max, float &sum, float other_max, float other_sum, float *mine, float *theirs)
 {

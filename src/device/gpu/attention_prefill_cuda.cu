@@ -117,6 +117,13 @@ template <int count> GPU_TEMPLATE void mask_scores(float (*score)[4], const row_
 		}
 }
 
+/* Scores into the tanh of them, behind which p.scale_log2 comes. */
+template <int count> GPU_TEMPLATE void cap_scores(float (*score)[4], float cap_scale)
+{
+	GPU_UNROLL for (int n = 0; n < count / 8; n++)
+		GPU_UNROLL for (int i = 0; i < 4; i++) score[n][i] = tensor_tanh(score[n][i] * cap_scale);
+}
+
 /* Scores into weights as A fragments; acc is rescaled. */
 template <typename T, int DIM> GPU_TEMPLATE void weigh(row_state &s, float (*score)[4], float (*acc)[4], float scale, uint32_t (*weight)[4])
 {
@@ -204,6 +211,7 @@ template <typename T, int DIM> __global__ void __launch_bounds__(THREADS, DIM <=
 		if (base + count < job.end) copy_keys<T, DIM>(p, job, 0, base + count, keys + (turn ^ 1) * layout::buffer);
 		tensor_copy_commit();
 		score_keys<T, DIM>(score, query, tensor_shared_address(queries), tensor_shared_address(keys + turn * layout::buffer));
+		if (p.cap_scale > 0) cap_scores<layout::keys>(score, p.cap_scale);
 		if (base + count > low + 1 || (p.window > 0 && base <= high - p.window)) mask_scores<layout::keys>(score, s, base, p.window);
 		weigh<T, DIM>(s, score, acc, p.scale_log2, weight);
 		tensor_copy_wait<1>();

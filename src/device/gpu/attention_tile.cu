@@ -54,7 +54,7 @@ GPU_DEVICE void score_tile(const attention_params &p, const tile_shared &s, cons
 	GPU_UNROLL for (int i = 0; i < PART; i++) {
 		const int at = row + i < rows ? position[row + i] : -1;
 		const bool seen = base + key <= at && (p.window == 0 || base + key > at - p.window);
-		s.weight[(row + i) * KEYS + key] = seen ? sum[i] : ATTENTION_NONE;
+		s.weight[(row + i) * KEYS + key] = seen ? attention_capped(p, sum[i]) : ATTENTION_NONE;
 	}
 }
 
@@ -115,10 +115,11 @@ template <typename T, int COLUMNS> GPU_KERNEL(THREADS) attention_tile_kernel(con
 	if (tile.rows == 0) return;
 
 	if (tid < ROWS) position[tid] = tid < tile.rows ? p.position[tile.row + tid] : -1;
+	const float first_scale = attention_first_scale(p);
 	for (int i = tid; i < ROWS * p.head_dim; i += THREADS) {
 		const int r = i / p.head_dim, d = i % p.head_dim;
 		const T *q = (const T *)p.q + (int64_t)(tile.row + r) * p.q_stride + (int64_t)head * p.head_dim;
-		s.query[r * s.stride + d] = r < tile.rows ? gpu_widen(q[d]) * p.scale_log2 : 0.0f;
+		s.query[r * s.stride + d] = r < tile.rows ? gpu_widen(q[d]) * first_scale : 0.0f;
 	}
 	gpu_sync();
 	const int32_t *table = p.block_table + (int64_t)tile.seq * p.max_blocks;

@@ -35,9 +35,7 @@ const struct gpu_context *gpu_context(const struct stream *stream);
 #define X(op) enum status gpu_##op(struct stream *stream, const struct op##_args *args, struct error *err);
 OP_LIST(X)
 OP_FUSED_LIST(X)
-X(gdn)
-X(gate)
-X(moe)
+OP_FAMILY_LIST(X)
 #undef X
 #ifdef __cplusplus
 }

@@ -227,9 +227,7 @@ const struct device_ops GPU_PASTE(GPU_NAME) = {
 #define X(op) .op = gpu_##op,
 		OP_LIST(X)
 		OP_FUSED_LIST(X)
-		X(gdn)
-		X(gate)
-		X(moe)
+		OP_FAMILY_LIST(X)
 #undef X
 	},
 };

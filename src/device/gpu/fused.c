@@ -109,6 +109,7 @@ static enum status mlp_in_fused(struct stream *stream, const void *args, const s
 	if (a->out.dtype != a->weight->dtype || !dtype_is_plain(a->weight->dtype) || a->weight->n != 2 * a->out.cols || a->out.rows != a->in.x.rows) return STATUS_OK;
 	struct fused_problem p = problem_of(&a->in, a->weight, a->bias, &a->out, !a->in.done);
 	p.ending = LINEAR_SWIGLU;
+	p.gelu = a->gelu;
 	return run_fused(stream, &a->in, &p, preferred, done, err);
 }
 
@@ -191,5 +192,6 @@ enum status gpu_mlp_in(struct stream *stream, const struct mlp_in_args *args, st
 	TRY(try_fused(stream, mlp_in_fused, args, preferred, &done, err));
 	if (done) return STATUS_OK;
 	TRY(run_apart(stream, &args->in, &(struct linear_args){.x = args->in.h, .weight = args->weight, .bias = args->bias, .y = args->gate_up}, preferred, err));
+	if (args->gelu) return gpu_geglu(stream, &(struct geglu_args){.x = args->gate_up, .out = args->out}, err);
 	return gpu_swiglu(stream, &(struct swiglu_args){.x = args->gate_up, .out = args->out}, err);
 }

@@ -67,6 +67,18 @@ template <> GPU_TEMPLATE f16 gpu_narrow<f16>(float v)
 	return r;
 }
 
+/* tanh by one power of 2. The error is one of absolute value, a few units of 1: what is capped or multiplied by 1 + tanh wants no more. */
+GPU_DEVICE float gpu_tanh(float x)
+{
+	return 1.0f - 2.0f / (exp2f(x * 2.88539008f) + 1.0f);
+}
+
+/* g / 2 (1 + tanh(sqrt(2 / pi) (g + 0.044715 g^3))) */
+GPU_DEVICE float gpu_gelu(float g)
+{
+	return g / (1.0f + expf(-1.59576912f * gpu_fma(0.044715f * g, g * g, g)));
+}
+
 /* Elements of T in 16 bytes. */
 template <typename T> struct gpu_lanes {
 	static constexpr int count = 16 / (int)sizeof(T);

@@ -57,6 +57,7 @@ struct linear_norm {
 struct fused_problem {
 	struct gemm_problem gemm; /* n: rows of W */
 	enum linear_ending ending;
+	bool gelu; /* SWIGLU: with gelu, in its tanh form, for silu */
 	struct linear_rope rope;
 	struct linear_norm norm;
 };

@@ -53,7 +53,7 @@ template <typename T> GPU_TEMPLATE void finish_ending(const fused_problem &p, co
 		((T *)item.out)[p.rope.head_dim / 2] = gpu_narrow<T>(b);
 		return;
 	}
-	if (p.ending == LINEAR_SWIGLU) a = a / (1.0f + expf(-a)) * b;
+	if (p.ending == LINEAR_SWIGLU) a = (p.gelu ? gpu_gelu(a) : a / (1.0f + expf(-a))) * b;
 	if (p.gemm.y_type == DTYPE_F32) *(float *)item.out = p.gemm.accumulate ? item.before + a : a;
 	else *(T *)item.out = gpu_narrow<T>(a);
 }

@@ -1,4 +1,4 @@
-/* norm.cu: RMS norm over rows and over heads. */
+/* norm.cu: RMS norm over rows, of what is added to the residual stream, and over heads. */
 #include "device/gpu/rows.h"
 
 #define NORM_MAX_THREADS 1024
@@ -93,6 +93,119 @@ enum status gpu_rms_norm(struct stream *stream, const struct rms_norm_args *args
 	TRY(gpu_expect(&args->out, TENSOR_REPLICATED, args->x.rows, args->x.cols, "rms_norm out", err));
 	if (args->x.rows == 0 || args->x.cols == 0) return STATUS_OK;
 	GPU_BY_DTYPE(args->x.dtype, X, "rms_norm x", err, return rms_norm_from<X>(stream, args, err))
+}
+
+/* ---- norm_add: x += rms_norm(y) weight, then perhaps h = rms_norm(x) next */
+
+struct norm_add_params {
+	float *x;
+	const float *y;
+	int64_t x_stride, y_stride, h_stride;
+	const float *weight, *next; /* next NULL: no h */
+	float eps;
+	void *h;
+	int n;
+};
+
+/* Block and threads as rms_norm_kernel: a row, in registers from the first load to h. With one pass both weights are on their way before the kernel waits;
+ * registers do not hold two passes of them. Bound: 12 n bytes and sizeof T n a row; one row alone is a launch, two round trips to memory and two barriers. */
+template <typename T, int PASSES> GPU_KERNEL(NORM_MAX_THREADS) norm_add_kernel(norm_add_params a)
+{
+	GPU_SHARED(float, scratch, 32);
+	constexpr bool early = PASSES == 1;
+	const int first = (int)threadIdx.x * NORM_PACK, step = (int)blockDim.x * NORM_PACK;
+	float w[NORM_PACK], next[NORM_PACK], v[PASSES][NORM_PACK], x[PASSES][NORM_PACK], sum = 0;
+	if (early && first < a.n) {
+		gpu_load<NORM_PACK>(a.weight + first, w);
+		if (a.next) gpu_load<NORM_PACK>(a.next + first, next);
+	}
+	gpu_wait_previous();
+	gpu_start_next();
+	float *row = a.x + blockIdx.x * a.x_stride;
+	GPU_UNROLL for (int p = 0; p < PASSES; p++)
+	{
+		const int at = first + p * step;
+		if (at >= a.n) continue;
+		gpu_load<NORM_PACK>(a.y + blockIdx.x * a.y_stride + at, v[p]);
+		gpu_load<NORM_PACK>(row + at, x[p]);
+		GPU_UNROLL for (int i = 0; i < NORM_PACK; i++) sum = gpu_fma(v[p][i], v[p][i], sum);
+	}
+	float r = 1.0f / sqrtf(gpu_block_sum(sum, scratch) / (float)a.n + a.eps);
+	sum = 0;
+	GPU_UNROLL for (int p = 0; p < PASSES; p++)
+	{
+		const int at = first + p * step;
+		if (at >= a.n) continue;
+		if (!early) gpu_load<NORM_PACK>(a.weight + at, w);
+		GPU_UNROLL for (int i = 0; i < NORM_PACK; i++) {
+			x[p][i] = gpu_add(x[p][i], gpu_mul(v[p][i] * r, w[i]));
+			sum = gpu_fma(x[p][i], x[p][i], sum);
+		}
+		gpu_store<NORM_PACK>(row + at, x[p]);
+	}
+	if (!a.next) return;
+	r = 1.0f / sqrtf(gpu_block_sum(sum, scratch) / (float)a.n + a.eps);
+	GPU_UNROLL for (int p = 0; p < PASSES; p++)
+	{
+		const int at = first + p * step;
+		if (at >= a.n) continue;
+		if (!early) gpu_load<NORM_PACK>(a.next + at, next);
+		GPU_UNROLL for (int i = 0; i < NORM_PACK; i++) x[p][i] = x[p][i] * r * next[i];
+		gpu_store<NORM_PACK>((T *)a.h + blockIdx.x * a.h_stride + at, x[p]);
+	}
+}
+
+/* The same for any width and alignment: an element a thread and pass. A thread reads again only what it wrote itself. */
+template <typename T> GPU_KERNEL(NORM_MAX_THREADS) norm_add_any_kernel(norm_add_params a)
+{
+	GPU_SHARED(float, scratch, 32);
+	gpu_wait_previous();
+	gpu_start_next();
+	float *x = a.x + blockIdx.x * a.x_stride;
+	const float *y = a.y + blockIdx.x * a.y_stride;
+	float sum = 0;
+	for (int i = (int)threadIdx.x; i < a.n; i += (int)blockDim.x) sum = gpu_fma(y[i], y[i], sum);
+	float r = 1.0f / sqrtf(gpu_block_sum(sum, scratch) / (float)a.n + a.eps);
+	sum = 0;
+	for (int i = (int)threadIdx.x; i < a.n; i += (int)blockDim.x) {
+		const float v = gpu_add(x[i], gpu_mul(y[i] * r, a.weight[i]));
+		x[i] = v;
+		sum = gpu_fma(v, v, sum);
+	}
+	if (!a.next) return;
+	r = 1.0f / sqrtf(gpu_block_sum(sum, scratch) / (float)a.n + a.eps);
+	T *h = (T *)a.h + blockIdx.x * a.h_stride;
+	for (int i = (int)threadIdx.x; i < a.n; i += (int)blockDim.x) h[i] = gpu_narrow<T>(x[i] * r * a.next[i]);
+}
+
+template <typename T> static enum status norm_add_launch(struct stream *stream, const struct norm_add_args *a, struct error *err)
+{
+	const struct gpu_context *context = gpu_context(stream);
+	const int n = a->x.cols, packs = n / NORM_PACK, most = context->props.max_threads < NORM_MAX_THREADS ? context->props.max_threads : NORM_MAX_THREADS;
+	const bool aligned = gpu_rows_aligned(&a->x, 16) && gpu_rows_aligned(&a->y, 16) && (uintptr_t)a->weight % 16 == 0 && (uintptr_t)a->next % 16 == 0 &&
+	                     (!a->next || gpu_rows_aligned(&a->h, 16));
+	const norm_add_params p = {(float *)a->x.data, (const float *)a->y.data, a->x.row_stride, a->y.row_stride, a->h.row_stride, a->weight, a->next, a->eps,
+	                           a->h.data, n};
+	const dim3 grid((unsigned)a->x.rows);
+	if (n % NORM_PACK || !aligned || packs > most * NORM_PASSES)
+		return gpu_check(GPU_LAUNCH((norm_add_any_kernel<T>), grid, dim3((unsigned)(n < 512 ? gpu_round_up(n, GPU_WARP) : 512)), 0, context->stream, p), "norm_add",
+		                 err);
+	int threads = gpu_round_up(packs, GPU_WARP);
+	if (threads > most) threads = gpu_round_up((packs + 1) / 2, GPU_WARP);
+	return gpu_check(threads >= packs ? GPU_LAUNCH((norm_add_kernel<T, 1>), grid, dim3((unsigned)threads), 0, context->stream, p)
+	                                  : GPU_LAUNCH((norm_add_kernel<T, NORM_PASSES>), grid, dim3((unsigned)threads), 0, context->stream, p),
+	                 "norm_add", err);
+}
+
+enum status gpu_norm_add(struct stream *stream, const struct norm_add_args *args, struct error *err)
+{
+	TRY(gpu_expect(&args->x, TENSOR_REPLICATED, args->x.rows, args->x.cols, "norm_add x", err));
+	TRY(gpu_expect(&args->y, TENSOR_REPLICATED, args->x.rows, args->x.cols, "norm_add y", err));
+	if (args->next) TRY(gpu_expect(&args->h, TENSOR_REPLICATED, args->x.rows, args->x.cols, "norm_add h", err));
+	if (args->x.dtype != DTYPE_F32 || args->y.dtype != DTYPE_F32)
+		return FAIL(err, UNSUPPORTED, "norm_add: rows of %s added to rows of %s; F32 is wanted", dtype_name(args->y.dtype), dtype_name(args->x.dtype));
+	if (args->x.rows == 0 || args->x.cols == 0) return STATUS_OK;
+	GPU_BY_DTYPE(args->next ? args->h.dtype : DTYPE_F32, T, "norm_add h", err, return norm_add_launch<T>(stream, args, err))
 }
 
 #define HEAD_NORM_WAVES 4

@@ -1,4 +1,4 @@
-/* rows.cu: embedding rows, SwiGLU, sums along the tree, gathering of rows. Grids are (row, piece of the row), so that any number of rows
+/* rows.cu: embedding rows, SwiGLU and GeGLU, soft cap, sums along the tree, gathering of rows. Grids are (row, piece of the row), so that any number of rows
  * fits. Each kernel exists twice: N elements a thread in packs of up to 16 bytes, and N = 1 for odd widths, strides and alignments. */
 #include "device/gpu/rows.h"
 
@@ -9,9 +9,10 @@ static dim3 row_grid(int rows, int cols, int per_thread)
 	return dim3((unsigned)rows, gpu_blocks(cols, ROW_THREADS * per_thread));
 }
 
-/* What is in the table: tokens [begin, begin + n). */
+/* What is in the table: tokens [begin, begin + n); what their rows are multiplied by. */
 struct embed_range {
 	int begin, n;
+	float scale;
 };
 
 /* Thread: N columns of one row, read from the table and widened; of a token that is not there, and in the slots behind the first, -0.0. Bound: bytes
@@ -26,7 +27,10 @@ embed_kernel(const W *table, embed_range range, const int32_t *token, T *out, in
 	if (i >= cols) return;
 	float v[N], nothing[N];
 	GPU_UNROLL for (int j = 0; j < N; j++) v[j] = nothing[j] = -0.0f;
-	if (row >= 0 && row < range.n) gpu_load<N>(table + (int64_t)row * cols + i, v);
+	if (row >= 0 && row < range.n) {
+		gpu_load<N>(table + (int64_t)row * cols + i, v);
+		GPU_UNROLL for (int j = 0; j < N; j++) v[j] *= range.scale;
+	}
 	gpu_store<N>(out + blockIdx.x * stride + i, v);
 	for (int s = 1; s < slots; s++) gpu_store<N>(out + s * slot_stride + blockIdx.x * stride + i, nothing);
 }
@@ -37,7 +41,7 @@ template <typename W, typename T> static enum status embed_launch(struct stream 
 	const int cols = a->out.cols, slots = a->out.slots;
 	const bool packs = cols % 8 == 0 && (uintptr_t)a->table->data % 16 == 0 && gpu_rows_aligned(&a->out, 16) && a->out.slot_stride * (int64_t)sizeof(T) % 16 == 0;
 	const W *table = (const W *)a->table->data;
-	const embed_range range = {a->begin, a->table->n};
+	const embed_range range = {a->begin, a->table->n, a->scale != 0 ? a->scale : 1.0f};
 	T *out = (T *)a->out.data;
 	if (packs)
 		return gpu_check(GPU_LAUNCH((embed_kernel<W, T, 8>), row_grid(a->out.rows, cols, 8), dim3(ROW_THREADS), 0, on, table, range, a->token, out,
@@ -59,7 +63,7 @@ enum status gpu_embed(struct stream *stream, const struct embed_args *args, stru
 }
 
 /* Thread: N columns of gate and of up. Bound: 3 sizeof T a column. */
-template <typename T, int N> GPU_KERNEL(ROW_THREADS) swiglu_kernel(const T *x, int64_t x_stride, T *out, int64_t out_stride, int cols)
+template <typename T, int N, bool GELU> GPU_KERNEL(ROW_THREADS) swiglu_kernel(const T *x, int64_t x_stride, T *out, int64_t out_stride, int cols)
 {
 	gpu_wait_previous();
 	gpu_start_next();
@@ -68,32 +72,78 @@ template <typename T, int N> GPU_KERNEL(ROW_THREADS) swiglu_kernel(const T *x, i
 	float gate[N], up[N];
 	gpu_load<N>(x + blockIdx.x * x_stride + i, gate);
 	gpu_load<N>(x + blockIdx.x * x_stride + cols + i, up);
-	GPU_UNROLL for (int j = 0; j < N; j++) gate[j] = gate[j] / (1.0f + expf(-gate[j])) * up[j];
+	GPU_UNROLL for (int j = 0; j < N; j++) gate[j] = (GELU ? gpu_gelu(gate[j]) : gate[j] / (1.0f + expf(-gate[j]))) * up[j];
 	gpu_store<N>(out + blockIdx.x * out_stride + i, gate);
 }
 
-template <typename T> static enum status swiglu_launch(struct stream *stream, const struct swiglu_args *a, struct error *err)
+template <typename T, bool GELU> static enum status swiglu_launch(struct stream *stream, const struct tensor *from, const struct tensor *to, struct error *err)
 {
 	constexpr int N = gpu_lanes<T>::count;
+	const char *what = GELU ? "geglu" : "swiglu";
 	const gpu_stream on = gpu_context(stream)->stream;
-	const int cols = a->out.cols;
-	const T *x = (const T *)a->x.data;
-	T *out = (T *)a->out.data;
-	if (cols % N == 0 && gpu_rows_aligned(&a->x, 16) && gpu_rows_aligned(&a->out, 16))
-		return gpu_check(GPU_LAUNCH((swiglu_kernel<T, N>), row_grid(a->out.rows, cols, N), dim3(ROW_THREADS), 0, on, x, a->x.row_stride, out,
-		                            a->out.row_stride, cols), "swiglu", err);
-	return gpu_check(GPU_LAUNCH((swiglu_kernel<T, 1>), row_grid(a->out.rows, cols, 1), dim3(ROW_THREADS), 0, on, x, a->x.row_stride, out,
-	                            a->out.row_stride, cols), "swiglu", err);
+	const int cols = to->cols;
+	const T *x = (const T *)from->data;
+	T *out = (T *)to->data;
+	if (cols % N == 0 && gpu_rows_aligned(from, 16) && gpu_rows_aligned(to, 16))
+		return gpu_check(GPU_LAUNCH((swiglu_kernel<T, N, GELU>), row_grid(to->rows, cols, N), dim3(ROW_THREADS), 0, on, x, from->row_stride, out,
+		                            to->row_stride, cols), what, err);
+	return gpu_check(GPU_LAUNCH((swiglu_kernel<T, 1, GELU>), row_grid(to->rows, cols, 1), dim3(ROW_THREADS), 0, on, x, from->row_stride, out,
+	                            to->row_stride, cols), what, err);
+}
+
+static enum status expect_gated(const struct tensor *x, const struct tensor *out, const char *what, struct error *err)
+{
+	TRY(gpu_expect(out, TENSOR_SHARDED, out->rows, out->cols, what, err));
+	TRY(gpu_expect(x, TENSOR_SHARDED, out->rows, (int64_t)out->cols * 2, what, err));
+	if (x->dtype == out->dtype) return STATUS_OK;
+	return FAIL(err, BAD_INPUT, "%s: from %s to %s; equal types are wanted", what, dtype_name(x->dtype), dtype_name(out->dtype));
 }
 
 enum status gpu_swiglu(struct stream *stream, const struct swiglu_args *args, struct error *err)
 {
-	TRY(gpu_expect(&args->out, TENSOR_SHARDED, args->out.rows, args->out.cols, "swiglu out", err));
-	TRY(gpu_expect(&args->x, TENSOR_SHARDED, args->out.rows, (int64_t)args->out.cols * 2, "swiglu x", err));
-	if (args->x.dtype != args->out.dtype)
-		return FAIL(err, BAD_INPUT, "swiglu: from %s to %s; equal types are wanted", dtype_name(args->x.dtype), dtype_name(args->out.dtype));
+	TRY(expect_gated(&args->x, &args->out, "swiglu", err));
 	if (args->out.rows == 0 || args->out.cols == 0) return STATUS_OK;
-	GPU_BY_DTYPE(args->out.dtype, T, "swiglu x", err, return swiglu_launch<T>(stream, args, err))
+	GPU_BY_DTYPE(args->out.dtype, T, "swiglu x", err, return swiglu_launch<T, false>(stream, &args->x, &args->out, err))
+}
+
+enum status gpu_geglu(struct stream *stream, const struct geglu_args *args, struct error *err)
+{
+	TRY(expect_gated(&args->x, &args->out, "geglu", err));
+	if (args->out.rows == 0 || args->out.cols == 0) return STATUS_OK;
+	GPU_BY_DTYPE(args->out.dtype, T, "geglu x", err, return swiglu_launch<T, true>(stream, &args->x, &args->out, err))
+}
+
+/* ---- softcap */
+
+/* Thread: N columns of a row. Bound: the bytes of x, twice. */
+template <int N> GPU_KERNEL(ROW_THREADS) softcap_kernel(float *x, int64_t stride, int cols, float cap, float inverse)
+{
+	gpu_wait_previous();
+	gpu_start_next();
+	const int i = ((int)blockIdx.y * ROW_THREADS + (int)threadIdx.x) * N;
+	if (i >= cols) return;
+	float v[N];
+	x += blockIdx.x * stride + i;
+	gpu_load<N>(x, v);
+	GPU_UNROLL for (int j = 0; j < N; j++) v[j] = cap * gpu_tanh(v[j] * inverse);
+	gpu_store<N>(x, v);
+}
+
+enum status gpu_softcap(struct stream *stream, const struct softcap_args *args, struct error *err)
+{
+	const struct tensor *x = &args->x;
+	TRY(gpu_expect(x, x->dist, x->rows, x->cols, "softcap x", err));
+	if (x->dtype != DTYPE_F32 || x->dist == TENSOR_PARTIAL)
+		return FAIL(err, BAD_INPUT, "softcap: %s %s rows; F32, and no partial, is wanted", tensor_dist_name(x->dist), dtype_name(x->dtype));
+	if (!(args->cap > 0)) return FAIL(err, BAD_INPUT, "softcap: a cap of %g; one above 0 is wanted", (double)args->cap);
+	if (x->rows == 0 || x->cols == 0) return STATUS_OK;
+	const gpu_stream on = gpu_context(stream)->stream;
+	const float inverse = 1.0f / args->cap;
+	if (x->cols % 4 == 0 && gpu_rows_aligned(x, 16))
+		return gpu_check(GPU_LAUNCH(softcap_kernel<4>, row_grid(x->rows, x->cols, 4), dim3(ROW_THREADS), 0, on, (float *)x->data, x->row_stride, x->cols,
+		                            args->cap, inverse), "softcap", err);
+	return gpu_check(GPU_LAUNCH(softcap_kernel<1>, row_grid(x->rows, x->cols, 1), dim3(ROW_THREADS), 0, on, (float *)x->data, x->row_stride, x->cols, args->cap,
+	                            inverse), "softcap", err);
 }
 
 /* ---- tree_sum */

@@ -53,6 +53,14 @@ GPU_DEVICE float tensor_exp2(float x)
 	return y;
 }
 
+/* tanh x: gpu_tanh with the approximations of power and quotient, 2^-22 off at most. */
+GPU_DEVICE float tensor_tanh(float x)
+{
+	float quotient;
+	asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(quotient) : "f"(tensor_exp2(x * 2.88539008f) + 1.0f));
+	return gpu_fma(-2.0f, quotient, 1.0f);
+}
+
 GPU_DEVICE uint32_t tensor_shared_address(const void *p)
 {
 	return (uint32_t)__cvta_generic_to_shared(p);
