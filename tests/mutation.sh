@@ -248,7 +248,7 @@ mutant entries_may_overlap src/engine/whitelist.c 'p->m_low <= other->m_high && 
 mutant shapes_not_compared src/engine/whitelist.c 'if (have && have->local_n == s->n && have->local_k == s->k) continue;' 'continue;'
 mutant versions_not_compared src/engine/whitelist.c 'if (strcmp(w->versions, versions)) return' 'if (0) return'
 mutant hash_not_compared src/engine/whitelist_file.c '	if (strcmp(hash, w->hash))' '	if (0)'
-mutant unknown_field_ignored src/engine/whitelist_file.c '		if (!found) return' '		if (0) return'
+mutant unknown_field_ignored src/model/fields.c '		if (!is_listed(key, known))' '		if (0)'
 mutant ranks_not_compared src/engine/dispatch.c '		if (memcmp(all[r], all[0], WHITELIST_HASH_BYTES))' '		if (0)'
 mutant whitelist_not_given_to_the_device src/engine/dispatch.c 'linear_prefer(rank->stream, list, count, err)' 'linear_prefer(rank->stream, list, 0, err)'
 tests=tests/unit/test_warm.c

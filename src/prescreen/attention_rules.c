@@ -11,7 +11,8 @@
 #define DECODE_LANES 8
 #define DECODE_THREADS 128
 #define TENSOR_HEADS 8
-#define TENSOR_WAVES 12 /* of a block at most; wider heads than 128 have 4 */
+#define TENSOR_WAVES 12      /* of a block at most */
+#define TENSOR_WIDE_WAVES 8  /* the same of heads above 128, whose queries lie in shared memory */
 #define WIDE_ROWS 128
 #define WIDE_THREADS 384
 #define PREFILL_ROWS 64
@@ -93,8 +94,9 @@ static struct launch decode_launch_of(const struct subject *s)
 static struct launch tensor_launch_of(const struct subject *s)
 {
 	static const int instances[] = {64, 128, 256, 0};
-	const int64_t dim = round_up(s->shape->head_dim, instances), waves = dim > 128 ? 4 : TENSOR_WAVES, heads = least(s->group, TENSOR_HEADS);
-	const int64_t shared = (waves * heads * (dim + 4) + TENSOR_HEADS * dim * 3 / 2 + waves * TENSOR_HEADS * 2) * 4;
+	const int64_t dim = round_up(s->shape->head_dim, instances), waves = dim > 128 ? TENSOR_WIDE_WAVES : TENSOR_WAVES, heads = least(s->group, TENSOR_HEADS);
+	const int64_t queries = dim > 128 ? waves * TENSOR_HEADS * dim * 2 : 0;
+	const int64_t shared = (waves * heads * (dim + 4) + TENSOR_HEADS * dim * 3 / 2 + waves * TENSOR_HEADS * 2) * 4 + queries;
 	return (struct launch){.threads = (int)waves * 32, .heads = (int)heads, .shared = shared};
 }
 

@@ -8,7 +8,7 @@ from gpu_common import (DEVICE, EMULATED, all_degrees, attempt, check, degrees, 
 HEADS = 32 if EMULATED else 128
 MODELS = {"llama": {}, "qwen3": {"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3"},
           "qwen3_5": {"architectures": ["Qwen3_5ForCausalLM"], "model_type": "qwen3_5_text", "full_attention_interval": 2, "attn_output_gate": True,
-                      "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": HEADS, "linear_value_head_dim": HEADS,
+                      "linear_num_key_heads": 8, "linear_num_value_heads": 16, "linear_key_head_dim": HEADS, "linear_value_head_dim": HEADS,
                       "linear_conv_kernel_dim": 4, "torch_dtype": "float32"}}
 # Of a row's largest logit. Two orders of summation of bf16 activations: a few of bf16's 2^-8. The delta rule multiplies what they differ by from token to token, so
 # that model is of f32.

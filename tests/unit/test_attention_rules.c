@@ -23,8 +23,8 @@ static const struct {
 	const char *rule, *detail;
 } table[] = {
 	/* Qwen3.5-27B at P = 1, 2, 4, 8: groups of 6, 6, 6 and 3, heads of 256 */
-	{"h200", ATTENTION_DECODE_TENSOR, 24, 4, 256, 64, false, DTYPE_BF16, VERDICT_LEGAL, "all", "group of 6 in 1 slice, head_dim 256, 128 of 1024 threads, 37504 bytes shared"},
-	{"h200", ATTENTION_DECODE_TENSOR, 3, 1, 256, 64, false, DTYPE_BF16, VERDICT_LEGAL, "all", "group of 3 in 1 slice, head_dim 256, 128 of 1024 threads, 25024 bytes shared"},
+	{"h200", ATTENTION_DECODE_TENSOR, 24, 4, 256, 64, false, DTYPE_BF16, VERDICT_LEGAL, "all", "group of 6 in 1 slice, head_dim 256, 256 of 1024 threads, 95488 bytes shared"},
+	{"h200", ATTENTION_DECODE_TENSOR, 3, 1, 256, 64, false, DTYPE_BF16, VERDICT_LEGAL, "all", "group of 3 in 1 slice, head_dim 256, 256 of 1024 threads, 70528 bytes shared"},
 	{"h200", ATTENTION_DECODE, 6, 1, 256, 64, false, DTYPE_BF16, VERDICT_LEGAL, "all", "group of 6 in 2 slices, head_dim 256, 128 of 1024 threads, 21152 bytes shared"},
 	{"h200", ATTENTION_PREFILL_WIDE, 24, 4, 256, 64, true, DTYPE_BF16, VERDICT_LEGAL, "all", "384 of 1024 threads, 230472 bytes shared"},
 	{"h200", ATTENTION_PREFILL_TENSOR, 12, 2, 256, 64, true, DTYPE_BF16, VERDICT_LEGAL, "all", "128 of 1024 threads, 101376 bytes shared"},
