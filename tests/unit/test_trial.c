@@ -11,6 +11,7 @@
 
 #include "device/device.h"
 #include "prescreen/trial.h"
+#include "prescreen/trial_parts.h"
 
 enum fault { RIGHT, KEYS_NOT_ROTATED, KEYS_NOT_NORMED, KEYS_ROTATED_AS_FIRST_ROW, VALUES_ROTATED, VALUES_FOR_KEYS, ONE_KEY_MISSING, FAULTS };
 static enum fault fault;
@@ -53,6 +54,20 @@ static enum status planted_attention_in(struct stream *stream, const struct atte
 	return cpu->ops.kv_write(stream, &kv, err);
 }
 
+/* The CPU's linears do not add to what is there. */
+static enum status planted_linear(struct stream *stream, const struct linear_args *a, struct error *err)
+{
+	struct linear_args one = *a;
+	if (!a->accumulate) return cpu->ops.linear(stream, a, err);
+	one.accumulate = false;
+	one.x.dist = TENSOR_REPLICATED;
+	one.y.data = calloc((size_t)a->y.rows * (size_t)a->y.row_stride, sizeof(float));
+	const enum status st = cpu->ops.linear(stream, &one, err);
+	for (int64_t i = 0; i < a->y.rows * a->y.row_stride; i++) ((float *)a->y.data)[i] += ((const float *)one.y.data)[i];
+	free(one.y.data);
+	return st;
+}
+
 struct place {
 	struct bench bench;
 	struct result_place where;
@@ -61,12 +76,13 @@ struct place {
 static void open_place(struct place *p)
 {
 	static const struct device_options device = {.isa = "c"};
-	const struct stream_options stream = {.max_rows = 256, .max_k = 512, .max_n = 2048, .max_q_heads = 16, .max_head_dim = 64, .max_context = 256, .max_seqs = 32};
+	const struct stream_options stream = {.max_rows = 1024, .max_k = 512, .max_n = 2048, .max_q_heads = 16, .max_head_dim = 64, .max_context = 256, .max_seqs = 32};
 	struct error err = {0};
 	cpu = device_find("cpu");
 	table = *cpu;
 	table.open = planted_open;
 	table.ops.attention_in = planted_attention_in;
+	table.ops.linear = planted_linear;
 	*p = (struct place){.bench = {.ops = &table, .config = &config, .timeout_ms = 10000}, .where = {.world_size = 1, .family = "attn qkv", .count = 2}};
 	if (table.open(&p->bench.device, &device, &err) != STATUS_OK) fail_msg("%s", err.text);
 	if (table.stream_create(p->bench.device, &stream, &p->bench.stream, &err) != STATUS_OK) fail_msg("%s", err.text);
@@ -183,8 +199,44 @@ static void test_blocks(void **state)
 	close_place(&place);
 }
 
+/* A value that is what it was before: of a million one may be, where too little was added to show; a value that was left out is told from it by the baseline. */
+static void test_added(void **state)
+{
+	(void)state;
+	struct place place;
+	config = (struct model_config){.model_type = "llama", .hidden_size = 16, .intermediate_size = 32, .layers = 1, .q_heads = 1, .kv_heads = 1, .head_dim = 16, .vocab_size = 512,
+	                               .max_position = 256, .rms_eps = 1e-5f, .rotary_dim = 16, .dtype = DTYPE_F32};
+	open_place(&place);
+	const struct result_problem p = {.phase = "prefill", .linear = {LINEAR_USE_ACCUMULATE, DTYPE_F32, 1040, 16, 1024}, .place = &place.where, .places = 1};
+	struct trial_weights *weights = calloc(1, sizeof *weights);
+	struct trial trial;
+	struct error err = {0};
+	if (trial_weights_open(weights, &place.bench, DTYPE_F32, p.linear.n, p.linear.k, &err) != STATUS_OK || trial_open(&trial, &place.bench, weights, NULL, &p, &err) != STATUS_OK)
+		fail_msg("%s", err.text);
+	float *value = (float *)(void *)(trial.region[0].device + TRIAL_GUARD_BYTES);
+	struct result_check check = run(&trial);
+	assert_true(is_within(&check) && !check.unwritten);
+	value[0] = TRIAL_START; /* as if what was added had been too small */
+	assert_int_equal(trial_check(&trial, &check, &err), STATUS_OK);
+	assert_int_equal(check.unwritten, 0);
+	assert_int_equal(trial_keep_baseline(&trial, &err), STATUS_OK);
+	assert_int_equal(trial_check(&trial, &check, &err), STATUS_OK);
+	assert_true(check.unwritten == 0 && check.same_bits);
+	value[0] += 0x1p-33f; /* a rounding off: it shows */
+	value[1] = TRIAL_START; /* where the baseline has added something */
+	assert_int_equal(trial_check(&trial, &check, &err), STATUS_OK);
+	assert_false(is_within(&check));
+	for (int i = 2; i < 5; i++) value[i] = TRIAL_START;
+	assert_int_equal(trial_check(&trial, &check, &err), STATUS_OK);
+	assert_int_equal(check.unwritten, 4);
+	trial_close(&trial);
+	trial_weights_close(weights);
+	free(weights);
+	close_place(&place);
+}
+
 int main(void)
 {
-	const struct CMUnitTest tests[] = {cmocka_unit_test(test_attention_in), cmocka_unit_test(test_blocks)};
+	const struct CMUnitTest tests[] = {cmocka_unit_test(test_attention_in), cmocka_unit_test(test_blocks), cmocka_unit_test(test_added)};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
