@@ -63,7 +63,7 @@ static const struct option rows[] = {
 	{.name = "device", .type = OPTION_TEXT, .argument = "NAME", .group = "Ranks and devices", AT(device), .initial = "cpu",
 	 .commands = DEVICES | COMMAND_PLAN, .help = "kind of device"},
 	{.name = "devices", .type = OPTION_INTS, .argument = "0,1", .group = "Ranks and devices", AT(devices), .absent = "0,1,... up to P-1",
-	 .commands = DEVICES, .help = "device of each rank, in rank order", .min = 0, .max = 1023},
+	 .commands = DEVICES, .help = "device of each rank, in rank order; ranks may share one, for checks", .min = 0, .max = 1023},
 	{.name = "device-memory", .type = OPTION_BYTES, .argument = "64GiB", .group = "Ranks and devices", AT(device_memory),
 	 .absent = "not known; the KV room is then not given", .commands = COMMAND_PLAN, .help = "memory of one device"},
 	{.name = "target", .type = OPTION_TEXT, .argument = "NAME|FILE", .group = "Ranks and devices", AT(target), .absent = "none",

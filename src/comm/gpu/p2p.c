@@ -48,7 +48,7 @@ struct p2p_comm {
 };
 
 /* Two H200: measured (docs/MEASUREMENTS.md). Others: where the bytes that packets send too much, 4/3 (P - 1) against 2 (P - 1) / P times the
- * partial at the measured 320 GB/s, cost more than the second shot's 4 us; P = 3 to 8 have not run on GPUs. */
+ * partial at the measured 320 GB/s, cost more than the second shot's 4 us; P = 3 to 8 have run on GPUs that ranks share, and are not timed. */
 static const struct {
 	size_t packet_bytes, two_shot_bytes;
 } defaults[P2P_MAX_RANKS + 1] = {
