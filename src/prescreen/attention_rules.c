@@ -1,8 +1,5 @@
 #include "prescreen/attention_rules.h"
 
-#include <stdarg.h>
-#include <stdio.h>
-
 /* What the kernels' sources say (src/device/gpu/attention*.cu); tests/gpu/check_prescreen.c and tests/unit/test_attention_rules.c hold it. */
 #define GROUP_KEYS 16  /* keys that lie together whatever a block has */
 #define MAX_HEAD 256
@@ -136,71 +133,62 @@ static struct launch launch_of(const struct subject *s)
 
 /* ---- rules */
 
-PRINTF_LIKE(3, 4) static enum verdict_kind say(char *detail, enum verdict_kind kind, const char *format, ...)
-{
-	va_list args;
-	va_start(args, format);
-	vsnprintf(detail, VERDICT_DETAIL_BYTES, format, args);
-	va_end(args);
-	return kind;
-}
-
 static enum verdict_kind rule_BUILD(const struct subject *s, char *detail)
 {
 	if (s->target->attention & 1u << s->id) return VERDICT_LEGAL;
-	return say(detail, VERDICT_ILLEGAL, "%s: not in the build for %s", attention_name(s->id), s->target->name);
+	return verdict_say(detail, VERDICT_ILLEGAL, "%s: not in the build for %s", attention_name(s->id), s->target->name);
 }
 
 static enum verdict_kind rule_PHASE(const struct subject *s, char *detail)
 {
 	if (s->family->prefill == s->shape->prefill) return VERDICT_LEGAL;
-	return say(detail, VERDICT_ILLEGAL, "it takes sequences of %s", s->family->prefill ? "several rows" : "one row");
+	return verdict_say(detail, VERDICT_ILLEGAL, "it takes sequences of %s", s->family->prefill ? "several rows" : "one row");
 }
 
 static enum verdict_kind rule_DTYPE(const struct subject *s, char *detail)
 {
 	const enum dtype t = s->shape->dtype;
 	if (t == DTYPE_F16 || t == DTYPE_BF16 || (!s->family->half_only && dtype_is_plain(t))) return VERDICT_LEGAL;
-	return say(detail, VERDICT_ILLEGAL, "a cache of %s is neither F16 nor BF16%s", dtype_name(t), s->family->half_only ? "" : " nor F32");
+	return verdict_say(detail, VERDICT_ILLEGAL, "a cache of %s is neither F16 nor BF16%s", dtype_name(t), s->family->half_only ? "" : " nor F32");
 }
 
 static enum verdict_kind rule_GROUP(const struct subject *s, char *detail)
 {
 	const struct attention_shape *a = s->shape;
 	if (a->kv_heads >= 1 && a->q_heads >= a->kv_heads && a->q_heads % a->kv_heads == 0) return VERDICT_LEGAL;
-	return say(detail, VERDICT_ILLEGAL, "%d query heads over %d KV heads: no whole group each", a->q_heads, a->kv_heads);
+	return verdict_say(detail, VERDICT_ILLEGAL, "%d query heads over %d KV heads: no whole group each", a->q_heads, a->kv_heads);
 }
 
 static enum verdict_kind rule_HEAD_DIM(const struct subject *s, char *detail)
 {
 	const int d = s->shape->head_dim;
-	if (d > MAX_HEAD) return say(detail, VERDICT_ILLEGAL, "%d > %d", d, MAX_HEAD);
+	if (d > MAX_HEAD) return verdict_say(detail, VERDICT_ILLEGAL, "%d > %d", d, MAX_HEAD);
 	if (d >= s->family->head_step && d % s->family->head_step == 0) return VERDICT_LEGAL;
-	return say(detail, VERDICT_ILLEGAL, "%d is no multiple of %d", d, s->family->head_step);
+	return verdict_say(detail, VERDICT_ILLEGAL, "%d is no multiple of %d", d, s->family->head_step);
 }
 
 static enum verdict_kind rule_BLOCK_TOKENS(const struct subject *s, char *detail)
 {
 	const int tokens = s->shape->block_tokens;
 	if (tokens >= GROUP_KEYS && tokens % GROUP_KEYS == 0) return VERDICT_LEGAL;
-	return say(detail, VERDICT_ILLEGAL, "blocks of %d tokens are no multiple of %d", tokens, GROUP_KEYS);
+	return verdict_say(detail, VERDICT_ILLEGAL, "blocks of %d tokens are no multiple of %d", tokens, GROUP_KEYS);
 }
 
 static enum verdict_kind rule_ARCH(const struct subject *s, char *detail)
 {
 	const int sm = s->target->sm, want = s->family->sm_least;
 	if (!want) return VERDICT_LEGAL;
-	if (sm == TARGET_UNKNOWN) return say(detail, VERDICT_UNKNOWN, "%s: of sm %d%s; the device's is not known", s->family->needs, want, s->family->sm_exactly ? "" : " on");
+	if (sm == TARGET_UNKNOWN) return verdict_say(detail, VERDICT_UNKNOWN, "%s: of sm %d%s; the device's is not known", s->family->needs, want, s->family->sm_exactly ? "" : " on");
 	if (sm == want || (sm > want && !s->family->sm_exactly)) return VERDICT_LEGAL;
-	if (!sm) return say(detail, VERDICT_ILLEGAL, "%s: the device has none", s->family->needs);
-	return say(detail, VERDICT_ILLEGAL, "%s: sm %d %s %d", s->family->needs, sm, s->family->sm_exactly ? "is not" : "<", want);
+	if (!sm) return verdict_say(detail, VERDICT_ILLEGAL, "%s: the device has none", s->family->needs);
+	return verdict_say(detail, VERDICT_ILLEGAL, "%s: sm %d %s %d", s->family->needs, sm, s->family->sm_exactly ? "is not" : "<", want);
 }
 
 static enum verdict_kind rule_THREADS(const struct subject *s, char *detail)
 {
-	if (s->target->max_threads == TARGET_UNKNOWN) return say(detail, VERDICT_UNKNOWN, "%d of a limit not known", s->launch.threads);
+	if (s->target->max_threads == TARGET_UNKNOWN) return verdict_say(detail, VERDICT_UNKNOWN, "%d of a limit not known", s->launch.threads);
 	if (s->launch.threads <= s->target->max_threads) return VERDICT_LEGAL;
-	return say(detail, VERDICT_ILLEGAL, "%d > %d", s->launch.threads, s->target->max_threads);
+	return verdict_say(detail, VERDICT_ILLEGAL, "%d > %d", s->launch.threads, s->target->max_threads);
 }
 
 /* Fragments of tensor-core products are laid out for 32 lanes. The others shuffle within 32 or 64. */
@@ -208,7 +196,7 @@ static enum verdict_kind rule_WAVE(const struct subject *s, char *detail)
 {
 	const int wave = s->target->wave;
 	if (wave == 32 || (wave == 64 && !s->family->sm_least)) return VERDICT_LEGAL;
-	return say(detail, VERDICT_ILLEGAL, "%d lanes; it is made for 32%s", wave, s->family->sm_least ? "" : " or 64");
+	return verdict_say(detail, VERDICT_ILLEGAL, "%d lanes; it is made for 32%s", wave, s->family->sm_least ? "" : " or 64");
 }
 
 static enum verdict_kind rule_SHARED(const struct subject *s, char *detail)
@@ -217,8 +205,8 @@ static enum verdict_kind rule_SHARED(const struct subject *s, char *detail)
 	const long long bytes = s->launch.shared;
 	const bool known = t->shared_bytes != TARGET_UNKNOWN;
 	if (bytes <= (known ? t->shared_bytes : t->shared_floor)) return VERDICT_LEGAL;
-	if (known) return say(detail, VERDICT_ILLEGAL, "%lld > %lld bytes", bytes, (long long)t->shared_bytes);
-	return say(detail, VERDICT_UNKNOWN, "%lld bytes of a limit not known", bytes);
+	if (known) return verdict_say(detail, VERDICT_ILLEGAL, "%lld > %lld bytes", bytes, (long long)t->shared_bytes);
+	return verdict_say(detail, VERDICT_UNKNOWN, "%lld bytes of a limit not known", bytes);
 }
 
 static const struct {
@@ -234,7 +222,7 @@ static void say_legal(struct verdict *out, const struct subject *s)
 {
 	const int slices = (s->group + s->launch.heads - 1) / s->launch.heads;
 	*out = (struct verdict){.kind = VERDICT_LEGAL, .rule = "all"};
-	say(out->detail, VERDICT_LEGAL, "group of %d in %d slice%s, head_dim %d, %d of %d threads, %lld bytes shared", s->group, slices, slices == 1 ? "" : "s", s->shape->head_dim,
+	verdict_say(out->detail, VERDICT_LEGAL, "group of %d in %d slice%s, head_dim %d, %d of %d threads, %lld bytes shared", s->group, slices, slices == 1 ? "" : "s", s->shape->head_dim,
 	    s->launch.threads, s->target->max_threads, (long long)s->launch.shared);
 }
 
@@ -247,9 +235,7 @@ void attention_judge(struct verdict *out, const struct target *target, enum atte
 	for (size_t i = 0; i < sizeof rules / sizeof *rules; i++) {
 		struct verdict v = {.rule = rules[i].name};
 		v.kind = rules[i].check(&s, v.detail);
-		if (v.kind == VERDICT_LEGAL || (v.kind == VERDICT_UNKNOWN && first.rule)) continue;
-		first = v;
-		if (v.kind == VERDICT_ILLEGAL) break;
+		if (verdict_decides(&first, &v)) break;
 	}
 	if (first.rule) *out = first;
 	else say_legal(out, &s);

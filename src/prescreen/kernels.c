@@ -26,6 +26,22 @@ const char *verdict_name(enum verdict_kind kind)
 	return names[kind];
 }
 
+enum verdict_kind verdict_say(char *detail, enum verdict_kind kind, const char *format, ...)
+{
+	va_list args;
+	va_start(args, format);
+	vsnprintf(detail, VERDICT_DETAIL_BYTES, format, args);
+	va_end(args);
+	return kind;
+}
+
+bool verdict_decides(struct verdict *first, const struct verdict *next)
+{
+	if (next->kind == VERDICT_LEGAL || (next->kind == VERDICT_UNKNOWN && first->rule)) return false;
+	*first = *next;
+	return next->kind == VERDICT_ILLEGAL;
+}
+
 const struct kernel_family *kernel_family(enum kernel_id id)
 {
 	return &families[id];
@@ -86,27 +102,18 @@ static struct launch launch_of(const struct subject *s)
 	return l;
 }
 
-PRINTF_LIKE(3, 4) static enum verdict_kind say(char *detail, enum verdict_kind kind, const char *format, ...)
-{
-	va_list args;
-	va_start(args, format);
-	vsnprintf(detail, VERDICT_DETAIL_BYTES, format, args);
-	va_end(args);
-	return kind;
-}
-
 static enum verdict_kind rule_BUILD(const struct subject *s, char *detail)
 {
 	if (s->target->kernels & 1u << s->family->id) return VERDICT_LEGAL;
 	bool stub = s->family->id == KERNEL_WVSPLITK && s->target->kernels & 1u << KERNEL_LLMM1;
-	return say(detail, VERDICT_ILLEGAL, stub ? "%s: an assert(false) stub on %s" : "%s: not in the build for %s", kernel_name(s->family->id), s->target->name);
+	return verdict_say(detail, VERDICT_ILLEGAL, stub ? "%s: an assert(false) stub on %s" : "%s: not in the build for %s", kernel_name(s->family->id), s->target->name);
 }
 
 static enum verdict_kind rule_DTYPE(const struct subject *s, char *detail)
 {
 	enum dtype t = s->shape->dtype;
 	if (!s->family->half_only || t == DTYPE_F16 || t == DTYPE_BF16) return VERDICT_LEGAL;
-	return say(detail, VERDICT_ILLEGAL, "%s is neither F16 nor BF16", dtype_name(t));
+	return verdict_say(detail, VERDICT_ILLEGAL, "%s is neither F16 nor BF16", dtype_name(t));
 }
 
 static enum verdict_kind rule_MODE(const struct subject *s, char *detail)
@@ -120,19 +127,19 @@ static enum verdict_kind rule_MODE(const struct subject *s, char *detail)
 		used += n > 0 && (size_t)n < sizeof all - used ? (size_t)n : 0;
 	}
 	bool upstream = s->family->id == KERNEL_LLMM1 || s->family->id == KERNEL_LLMM1_DISPATCHED;
-	return say(detail, VERDICT_ILLEGAL, "%s is none of %s%s", kernel_mode_name(&s->mode, text), all, upstream ? "; it falls to the default branch, kernel<4>" : "");
+	return verdict_say(detail, VERDICT_ILLEGAL, "%s is none of %s%s", kernel_mode_name(&s->mode, text), all, upstream ? "; it falls to the default branch, kernel<4>" : "");
 }
 
 static enum verdict_kind rule_ROWS(const struct subject *s, char *detail)
 {
 	if (!s->family->max_m || s->shape->m <= s->family->max_m) return VERDICT_LEGAL;
-	return say(detail, VERDICT_ILLEGAL, "M %d > %d", s->shape->m, s->family->max_m);
+	return verdict_say(detail, VERDICT_ILLEGAL, "M %d > %d", s->shape->m, s->family->max_m);
 }
 
 static enum verdict_kind rule_K8(const struct subject *s, char *detail)
 {
 	if (s->family->id == KERNEL_LINEAR || s->shape->k % CHUNK == 0) return VERDICT_LEGAL;
-	return say(detail, VERDICT_ILLEGAL, "K %lld %% 8 = %lld: inputs never read", (long long)s->shape->k, (long long)(s->shape->k % CHUNK));
+	return verdict_say(detail, VERDICT_ILLEGAL, "K %lld %% 8 = %lld: inputs never read", (long long)s->shape->k, (long long)(s->shape->k % CHUNK));
 }
 
 /* Of every row of the weights, given an aligned first one. */
@@ -141,29 +148,29 @@ static enum verdict_kind rule_ALIGNMENT(const struct subject *s, char *detail)
 	if (s->family->id == KERNEL_LINEAR) return VERDICT_LEGAL;
 	int64_t bytes = s->shape->k * (int64_t)dtype_bytes(s->shape->dtype);
 	if (bytes % s->target->align_bytes == 0) return VERDICT_LEGAL;
-	return say(detail, VERDICT_ILLEGAL, "a row of %lld bytes is no multiple of %d", (long long)bytes, s->target->align_bytes);
+	return verdict_say(detail, VERDICT_ILLEGAL, "a row of %lld bytes is no multiple of %d", (long long)bytes, s->target->align_bytes);
 }
 
 static enum verdict_kind rule_THREADS(const struct subject *s, char *detail)
 {
 	if (!s->launch.threads) return VERDICT_LEGAL;
 	long long threads = s->launch.threads;
-	if (s->target->max_threads == TARGET_UNKNOWN) return say(detail, VERDICT_UNKNOWN, "%lld of a limit not known", threads);
+	if (s->target->max_threads == TARGET_UNKNOWN) return verdict_say(detail, VERDICT_UNKNOWN, "%lld of a limit not known", threads);
 	if (threads <= s->target->max_threads) return VERDICT_LEGAL;
-	return say(detail, VERDICT_ILLEGAL, "%lld > %d", threads, s->target->max_threads);
+	return verdict_say(detail, VERDICT_ILLEGAL, "%lld > %d", threads, s->target->max_threads);
 }
 
 /* A wave that is not full would shuffle with lanes that do not exist. */
 static enum verdict_kind rule_WAVE(const struct subject *s, char *detail)
 {
 	if (s->family->id == KERNEL_LINEAR || s->launch.threads % s->target->wave == 0) return VERDICT_LEGAL;
-	return say(detail, VERDICT_ILLEGAL, "%lld threads are no multiple of %d", (long long)s->launch.threads, s->target->wave);
+	return verdict_say(detail, VERDICT_ILLEGAL, "%lld threads are no multiple of %d", (long long)s->launch.threads, s->target->wave);
 }
 
 static enum verdict_kind rule_REDUCTION(const struct subject *s, char *detail)
 {
 	if (!s->family->reduction_waves || s->launch.waves <= s->family->reduction_waves) return VERDICT_LEGAL;
-	return say(detail, VERDICT_ILLEGAL, "%lld waves > %d: partial sums are dropped", (long long)s->launch.waves, s->family->reduction_waves);
+	return verdict_say(detail, VERDICT_ILLEGAL, "%lld waves > %d: partial sums are dropped", (long long)s->launch.waves, s->family->reduction_waves);
 }
 
 static enum verdict_kind rule_SHARED(const struct subject *s, char *detail)
@@ -172,14 +179,14 @@ static enum verdict_kind rule_SHARED(const struct subject *s, char *detail)
 	long long bytes = s->launch.shared;
 	bool known = t->shared_bytes != TARGET_UNKNOWN;
 	if (bytes <= (known ? t->shared_bytes : t->shared_floor)) return VERDICT_LEGAL;
-	if (known) return say(detail, VERDICT_ILLEGAL, "%lld > %lld bytes", bytes, (long long)t->shared_bytes);
-	return say(detail, VERDICT_UNKNOWN, "%lld bytes of a limit not known", bytes);
+	if (known) return verdict_say(detail, VERDICT_ILLEGAL, "%lld > %lld bytes", bytes, (long long)t->shared_bytes);
+	return verdict_say(detail, VERDICT_UNKNOWN, "%lld bytes of a limit not known", bytes);
 }
 
 static enum verdict_kind rule_TAIL(const struct subject *s, char *detail)
 {
 	if (s->family->tail_guarded || !s->mode.rows || s->shape->n % s->mode.rows == 0) return VERDICT_LEGAL;
-	return say(detail, VERDICT_ILLEGAL, "N %lld %% %d: the last %lld rows are never written", (long long)s->shape->n, s->mode.rows,
+	return verdict_say(detail, VERDICT_ILLEGAL, "N %lld %% %d: the last %lld rows are never written", (long long)s->shape->n, s->mode.rows,
 	           (long long)(s->shape->n % s->mode.rows));
 }
 
@@ -187,7 +194,7 @@ static enum verdict_kind rule_TAIL(const struct subject *s, char *detail)
 static enum verdict_kind rule_UNITS(const struct subject *s, char *detail)
 {
 	if (s->family->id != KERNEL_WVSPLITK || s->target->compute_units != TARGET_UNKNOWN) return VERDICT_LEGAL;
-	return say(detail, VERDICT_UNKNOWN, "grid and rows a wave follow their count, which is not known");
+	return verdict_say(detail, VERDICT_UNKNOWN, "grid and rows a wave follow their count, which is not known");
 }
 
 static enum verdict_kind rule_GUARD(const struct subject *s, char *detail)
@@ -196,8 +203,8 @@ static enum verdict_kind rule_GUARD(const struct subject *s, char *detail)
 	if (s->family->id != KERNEL_LLMM1_DISPATCHED) return VERDICT_LEGAL;
 	enum kernel_id branch = kernel_dispatch(s->target, s->shape, why);
 	if (branch == KERNEL_LLMM1) return VERDICT_LEGAL;
-	if (branch == KERNEL_COUNT) return say(detail, VERDICT_UNKNOWN, "%s", why);
-	return say(detail, VERDICT_ILLEGAL, "%s is reached: %.100s", kernel_name(branch), why);
+	if (branch == KERNEL_COUNT) return verdict_say(detail, VERDICT_UNKNOWN, "%s", why);
+	return verdict_say(detail, VERDICT_ILLEGAL, "%s is reached: %.100s", kernel_name(branch), why);
 }
 
 static const struct {
@@ -214,7 +221,7 @@ static void say_legal(struct verdict *out, const struct subject *s)
 	*out = (struct verdict){.kind = VERDICT_LEGAL, .rule = "all"};
 	if (!s->launch.threads) return;
 	long long blocks = s->mode.rows ? ceil_div(s->shape->n, s->mode.rows) : s->target->compute_units;
-	say(out->detail, VERDICT_LEGAL, "%lld of %d threads, %lld bytes shared, %lld blocks", (long long)s->launch.threads, s->target->max_threads,
+	verdict_say(out->detail, VERDICT_LEGAL, "%lld of %d threads, %lld bytes shared, %lld blocks", (long long)s->launch.threads, s->target->max_threads,
 	    (long long)s->launch.shared, blocks);
 }
 
@@ -227,9 +234,7 @@ void kernel_judge(struct verdict *out, const struct target *target, enum kernel_
 	for (size_t i = 0; i < sizeof rules / sizeof *rules; i++) {
 		struct verdict v = {.rule = rules[i].name};
 		v.kind = rules[i].check(&s, v.detail);
-		if (v.kind == VERDICT_LEGAL || (v.kind == VERDICT_UNKNOWN && first.rule)) continue;
-		first = v;
-		if (v.kind == VERDICT_ILLEGAL) break;
+		if (verdict_decides(&first, &v)) break;
 	}
 	if (first.rule) *out = first;
 	else say_legal(out, &s);
@@ -242,21 +247,21 @@ enum kernel_id kernel_dispatch(const struct target *target, const struct linear_
 	bool split = n > 8 && shape->m >= 1 && shape->m <= 4;
 	const char *say_no = target->skinny == KNOWN_NO ? "the device is outside of its first guard" : !half ? "neither F16 nor BF16" : k % CHUNK ? "K % 8" : NULL;
 	if (say_no) {
-		say(why, VERDICT_LEGAL, "%s", say_no);
+		verdict_say(why, VERDICT_LEGAL, "%s", say_no);
 		return KERNEL_LINEAR;
 	}
 	if (target->skinny == KNOWN_NOT) {
-		say(why, VERDICT_UNKNOWN, "is the device inside of the first guard? behind it, %s", split ? "wvSplitK comes first" : "LLMM1 or linear");
+		verdict_say(why, VERDICT_UNKNOWN, "is the device inside of the first guard? behind it, %s", split ? "wvSplitK comes first" : "LLMM1 or linear");
 		return KERNEL_COUNT;
 	}
 	if (split) {
-		say(why, VERDICT_LEGAL, "N %lld > 8 and M %d <= 4 come first", n, shape->m);
+		verdict_say(why, VERDICT_LEGAL, "N %lld > 8 and M %d <= 4 come first", n, shape->m);
 		return KERNEL_WVSPLITK;
 	}
 	if (n % 4 == 0 && shape->m == 1 && k <= 8192 && !shape->bias) {
-		say(why, VERDICT_LEGAL, "N %lld, M 1, K %lld <= 8192, no bias", n, k);
+		verdict_say(why, VERDICT_LEGAL, "N %lld, M 1, K %lld <= 8192, no bias", n, k);
 		return KERNEL_LLMM1;
 	}
-	say(why, VERDICT_LEGAL, "no guard holds for N %lld, M %d, K %lld%s", n, shape->m, k, shape->bias ? ", bias" : "");
+	verdict_say(why, VERDICT_LEGAL, "no guard holds for N %lld, M %d, K %lld%s", n, shape->m, k, shape->bias ? ", bias" : "");
 	return KERNEL_LINEAR;
 }

@@ -67,6 +67,10 @@ struct verdict {
 };
 
 const char *verdict_name(enum verdict_kind kind);
+/* For a rule: puts its numbers into `detail` (VERDICT_DETAIL_BYTES) and returns `kind`. */
+PRINTF_LIKE(3, 4) enum verdict_kind verdict_say(char *detail, enum verdict_kind kind, const char *format, ...);
+/* Over the rules in their order: the first that says illegal decides, else the first that does not know. True: no further rule need be asked. *first begins zeroed. */
+bool verdict_decides(struct verdict *first, const struct verdict *next);
 /* Never NULL for an id below KERNEL_COUNT. Static. */
 const struct kernel_family *kernel_family(enum kernel_id id);
 /* "4", "4 rows, 640 threads", "" for a family without modes. Returns text. */
