@@ -204,16 +204,20 @@ static void test_added(void **state)
 {
 	(void)state;
 	struct place place;
-	config = (struct model_config){.model_type = "llama", .hidden_size = 16, .intermediate_size = 32, .layers = 1, .q_heads = 1, .kv_heads = 1, .head_dim = 16, .vocab_size = 512,
+	config = (struct model_config){.model_type = "llama", .hidden_size = 64, .intermediate_size = 32, .layers = 1, .q_heads = 1, .kv_heads = 1, .head_dim = 16, .vocab_size = 512,
 	                               .max_position = 256, .rms_eps = 1e-5f, .rotary_dim = 16, .dtype = DTYPE_F32};
 	open_place(&place);
-	const struct result_problem p = {.phase = "prefill", .linear = {LINEAR_USE_ACCUMULATE, DTYPE_F32, 1040, 16, 1024}, .place = &place.where, .places = 1};
+	const struct result_problem p = {.phase = "prefill", .linear = {LINEAR_USE_ACCUMULATE, DTYPE_F32, 2048, 64, 513}, .place = &place.where, .places = 1};
 	struct trial_weights *weights = calloc(1, sizeof *weights);
 	struct trial trial;
 	struct error err = {0};
 	if (trial_weights_open(weights, &place.bench, DTYPE_F32, p.linear.n, p.linear.k, &err) != STATUS_OK || trial_open(&trial, &place.bench, weights, NULL, &p, &err) != STATUS_OK)
 		fail_msg("%s", err.text);
-	float *value = (float *)(void *)(trial.region[0].device + TRIAL_GUARD_BYTES);
+	int column = 0; /* that the reference does not sample: the baseline alone knows it */
+	for (int i = 0; i < trial.samples.cols; i++) column += trial.samples.col[i] == column;
+	assert_true(column < trial.region[0].cols);
+	float *value = (float *)(void *)(trial.region[0].device + TRIAL_GUARD_BYTES) + column; /* of the first row */
+	const int64_t next = trial.region[0].stride;
 	struct result_check check = run(&trial);
 	assert_true(is_within(&check) && !check.unwritten);
 	value[0] = TRIAL_START; /* as if what was added had been too small */
@@ -223,10 +227,10 @@ static void test_added(void **state)
 	assert_int_equal(trial_check(&trial, &check, &err), STATUS_OK);
 	assert_true(check.unwritten == 0 && check.same_bits);
 	value[0] += 0x1p-33f; /* a rounding off: it shows */
-	value[1] = TRIAL_START; /* where the baseline has added something */
+	value[next] = TRIAL_START; /* where the baseline has added something */
 	assert_int_equal(trial_check(&trial, &check, &err), STATUS_OK);
 	assert_false(is_within(&check));
-	for (int i = 2; i < 5; i++) value[i] = TRIAL_START;
+	for (int i = 2; i < 5; i++) value[i * next] = TRIAL_START;
 	assert_int_equal(trial_check(&trial, &check, &err), STATUS_OK);
 	assert_int_equal(check.unwritten, 4);
 	trial_close(&trial);
