@@ -103,8 +103,8 @@ run_part cudnn 60 "$check" $quick --op attention_cudnn
 run_part collectives 90 "$check" $quick --op comm
 run_part faults 90 "$python" tests/gpu/faults.py
 run_part verify 60 "$python" tests/gpu/compare.py verify
-run_part invariant 60 "$python" tests/gpu/compare.py invariant
-run_part reference 120 "$python" tests/gpu/reference.py
+run_part invariant 90 "$python" tests/gpu/compare.py invariant
+run_part reference 150 "$python" tests/gpu/reference.py
 run_part plan 60 "$python" tests/gpu/compare.py plan
 run_part sanitizer 120 bash tests/gpu/sanitizer.sh "$check"
 mkdir -p "$out"

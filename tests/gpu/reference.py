@@ -125,7 +125,7 @@ def one_model(family, size, dtype, length, scratch):
     tokens = [(7 + 7919 * i) % vocab for i in range(length)]
     truth = hf_logits(family, folder, torch.float32, tokens)
     yardstick = None if dtype == torch.float32 else hf_logits(family, folder, dtype, tokens)
-    for world in (1, 2):
+    for world in (1,) if size == "mid" else (1, 2):  # a large one is for kernels that a small one does not reach; ranks were compared by then
         compare("%s %s TP%d" % (family, size, world), our_logits(folder, world, tokens, vocab, scratch), truth, yardstick)
 
 
