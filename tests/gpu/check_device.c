@@ -47,6 +47,8 @@ static void check_partition(struct gpu_check *c)
 	void *storage = NULL;
 	gpu_ok(c, c->ops->partition(1, 0, NULL, options, &storage, &c->err));
 	expect(c, options[0].ordinal == 0, "rank 0 is not on device 0");
+	gpu_ok(c, c->ops->partition(3, 0, (int[]){0, 0, 0}, options, &storage, &c->err));
+	expect(c, options[0].sharers == 3 && options[2].sharers == 3 && options[2].ordinal == 0, "three ranks do not share device 0");
 	gpu_refused(c, STATUS_BAD_INPUT, c->ops->partition(1, 0, (int[]){9999}, options, &storage, &c->err));
 	gpu_refused(c, STATUS_BAD_INPUT, c->ops->partition(2, 0, (int[]){0, -1}, options, &storage, &c->err));
 	struct device *device = NULL;

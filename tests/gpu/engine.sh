@@ -137,6 +137,8 @@ for p in $degrees; do
 	if [ "$p" -eq 2 ]; then
 		equal "greedy, lm head on rank 0" tokens "$(tokens --device "$device" --tp 2 --lm-head rank0)" "$greedy_cpu"
 		equal "sampled, lm head on rank 0" tokens "$(tokens --device "$device" --tp 2 --lm-head rank0 $sampled)" "$sampled_cpu"
+		equal "greedy, two ranks on one device" tokens "$(tokens --device "$device" --tp 2 --devices 0,0)" "$greedy_cpu"
+		equal "greedy, two ranks on one device, no graphs" tokens "$(tokens --device "$device" --tp 2 --devices 0,0 --no-graphs)" "$greedy_cpu"
 	fi
 	want=$((p > 1 ? 2 * $(json "$f32/config.json" num_hidden_layers) : 0))
 	equal "collectives, tp $p" collectives_per_step "$(json "$out" collectives_per_step)" $want

@@ -13,6 +13,7 @@ struct gpu_context {
 	gpu_stream stream;
 	int ordinal;
 	struct gpu_props props;
+	bool alone;             /* no other rank is on this device: a kernel may count on all its multiprocessors */
 	bool invariant;         /* --tp-invariant: one order of summation per output element, whatever N, M and the world size */
 	void *workspace;        /* device memory for one op at a time: attention's splits, GEMM workspace */
 	size_t workspace_bytes;

@@ -6,8 +6,8 @@
  * multiply DEPTH steps ahead, into places in shared memory that are theirs alone, so a wave needs no barrier between copy and use; and the copies go on from gate and
  * up to down while the blocks meet, once, between the two. act holds the experts' weights already, so that an output of down is one dot product over all experts' columns.
  *
- * Blocks wait for blocks, which is right because all of them run at once: there are no more than multiprocessors, and who comes after them in the stream waits for
- * them. Who has waited for PATIENCE_NS in vain ends the process's work on the device with a fault.
+ * Blocks wait for blocks, which is right because all of them run at once: there are no more than multiprocessors, nobody else is on the device, and who comes after them in
+ * the stream waits for them. Who has waited for PATIENCE_NS in vain ends the process's work on the device with a fault.
  *
  * Launches are numbered by a word that block 0 raises when the blocks have met: by then each has read it. The number comes again after 2^32 launches.
  */
@@ -367,7 +367,7 @@ bool moe_flow_can(const struct gpu_context *context, const struct moe_problem *p
 	const int piece = 16 / (int)dtype_bytes(p->type);
 	const uintptr_t pointers = (uintptr_t)p->x | (uintptr_t)p->router | (uintptr_t)p->gate_up | (uintptr_t)p->down | (uintptr_t)p->shared_gate_up | (uintptr_t)p->shared_down;
 	const bool norm = !p->norm_x || (((uintptr_t)p->norm_x | (uintptr_t)p->norm_weight) % 16 == 0 && p->norm_stride % 4 == 0);
-	return norm && p->rows <= MOE_FLOW_ROWS && pointers % 16 == 0 && (p->x_stride | p->hidden | p->inner | p->shared_inner) % piece == 0 &&
+	return context->alone && norm && p->rows <= MOE_FLOW_ROWS && pointers % 16 == 0 && (p->x_stride | p->hidden | p->inner | p->shared_inner) % piece == 0 &&
 	       (p->gate_up_step | p->down_step) % piece == 0 && flow_depth(context, p) > 0;
 }
 

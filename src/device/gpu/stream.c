@@ -138,6 +138,7 @@ enum status gpu_stream_object_create(struct device *device, const struct stream_
 	object->base = (struct stream){.vt = device->vt, .device = device};
 	context->ordinal = gpu_device(device)->ordinal;
 	context->props = gpu_device(device)->props;
+	context->alone = gpu_device(device)->sharers <= 1;
 	context->invariant = o->invariant;
 	context->dispatch = &object->dispatch;
 	context->log = gpu_device(device)->log;
