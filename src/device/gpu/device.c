@@ -68,7 +68,7 @@ static enum status gpu_device_open(struct device **out, const struct device_opti
 		log_write(options->log, LOG_DEBUG, GPU_NAME_TEXT " device %d: %s, %s, %d multiprocessors, %.1f GiB", device->ordinal, device->props.name,
 		          device->props.arch, device->props.multiprocessors, (double)device->props.memory_bytes / 0x1p30);
 	if (options->log && device->sharers > 1)
-		log_write(options->log, LOG_INFO, GPU_NAME_TEXT " device %d is shared by %d ranks: for checks, not for speed", device->ordinal, device->sharers);
+		log_write(options->log, LOG_WARN, GPU_NAME_TEXT " device %d is shared by %d ranks: for checks, not for speed", device->ordinal, device->sharers);
 	*out = &device->base;
 	return STATUS_OK;
 fail:
