@@ -9,22 +9,9 @@
 
 #define THREADS 256
 
-/* base/rng.h's. */
-GPU_DEVICE uint64_t mix(uint64_t z)
-{
-	z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
-	z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
-	return z ^ (z >> 31);
-}
-
 GPU_DEVICE uint32_t bits_of(float v)
 {
-	union {
-		float f;
-		uint32_t u;
-	} bits;
-	bits.f = v;
-	return bits.u;
+	return gpu_f32_to_bits(v);
 }
 GPU_DEVICE uint32_t bits_of(bf16 v)
 {
@@ -74,7 +61,7 @@ compare_kernel(const T *a, const T *b, int64_t rows, int64_t cols, int64_t strid
 	for (int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x; i < values; i += step) {
 		const int64_t row = i / cols, at = row * stride + (i - row * cols);
 		const T value = a[at];
-		mine.hash += mix((uint64_t)i << 32 | bits_of(value));
+		mine.hash += gpu_mix64((uint64_t)i << 32 | bits_of(value));
 		look_at<T>(mine, value, b ? b[at] : value, unwritten, sparse);
 	}
 	parts[threadIdx.x] = mine;

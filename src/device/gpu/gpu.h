@@ -36,6 +36,22 @@ GPU_DEVICE float gpu_bits_to_f32(uint32_t bits)
 	v.u = bits;
 	return v.f;
 }
+GPU_DEVICE uint32_t gpu_f32_to_bits(float value)
+{
+	union {
+		float f;
+		uint32_t u;
+	} v;
+	v.f = value;
+	return v.u;
+}
+/* base/rng.h's rng_mix. */
+GPU_DEVICE uint64_t gpu_mix64(uint64_t z)
+{
+	z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+	z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+	return z ^ (z >> 31);
+}
 GPU_DEVICE float gpu_widen(float v)
 {
 	return v;

@@ -127,11 +127,7 @@ template <typename T> GPU_TEMPLATE void flow_logits(const moe_problem &p, const 
 		if (row < p.rows && e < outputs) {
 			float sum = 0;
 			GPU_UNROLL for (int w = 0; w < FLOW_WAVES; w++) sum += partial[(int)threadIdx.x * FLOW_WAVES + w];
-			union {
-				float f;
-				uint32_t u;
-			} bits = {sum};
-			gpu_store8_volatile(&words->logit[row][e], (unsigned long long)number << 32 | bits.u);
+			gpu_store8_volatile(&words->logit[row][e], (unsigned long long)number << 32 | gpu_f32_to_bits(sum));
 		}
 		gpu_sync();
 	}

@@ -6,17 +6,10 @@
 #define RANDOM_THREADS 256
 #define RANDOM_MAX_BLOCKS 65536
 
-GPU_DEVICE uint64_t mix64(uint64_t z)
-{
-	z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-	z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-	return z ^ (z >> 31);
-}
-
 GPU_DEVICE uint64_t row_key(uint64_t seed, uint64_t stream, uint64_t row)
 {
 	const uint64_t golden = 0x9e3779b97f4a7c15u;
-	return mix64(mix64(mix64(seed + golden) ^ (stream + golden)) + row * golden);
+	return gpu_mix64(gpu_mix64(gpu_mix64(seed + golden) ^ (stream + golden)) + row * golden);
 }
 
 GPU_DEVICE uint32_t mix32(uint32_t x)

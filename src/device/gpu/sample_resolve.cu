@@ -147,12 +147,7 @@ GPU_DEVICE void block_begin(struct resolve_block *b, const struct sample_memory 
 /* Index of the lowest 1 of a word that has one: the exponent of that power of two. */
 GPU_DEVICE uint32_t lowest_bit(unsigned long long word)
 {
-	union {
-		float f;
-		uint32_t u;
-	} power;
-	power.f = (float)(word & (~word + 1));
-	return (power.u >> 23) - 127;
+	return (gpu_f32_to_bits((float)(word & (~word + 1))) >> 23) - 127;
 }
 
 /* Smallest key in [low, high] whose cell is at most `cell`; high's is. A wave looks at GPU_WARP keys at a time. */
