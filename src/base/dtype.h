@@ -114,4 +114,17 @@ static inline float f16_to_f32(uint16_t bits)
 	return f32_from_bits(sign | f32_to_bits(value));
 }
 
+/* The value of a plain type at `at`, any alignment. Exact. */
+static inline float dtype_load(enum dtype t, const void *at)
+{
+	uint16_t half;
+	float value;
+	if (t == DTYPE_F32) {
+		memcpy(&value, at, sizeof value);
+		return value;
+	}
+	memcpy(&half, at, sizeof half);
+	return t == DTYPE_BF16 ? bf16_to_f32(half) : f16_to_f32(half);
+}
+
 #endif

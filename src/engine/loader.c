@@ -165,13 +165,7 @@ out:
 static void gather(float *out, const char *data, size_t stride, enum dtype dtype, int64_t n, float add)
 {
 	for (int64_t i = 0; i < n; i++) {
-		float value;
-		uint16_t half;
-		if (dtype == DTYPE_F32) memcpy(&value, data + (size_t)i * stride, sizeof value);
-		else {
-			memcpy(&half, data + (size_t)i * stride, sizeof half);
-			value = dtype == DTYPE_BF16 ? bf16_to_f32(half) : f16_to_f32(half);
-		}
+		const float value = dtype_load(dtype, data + (size_t)i * stride);
 		out[i] = add ? add + value : value; /* the sum in f32, as the models' own code has it */
 	}
 }

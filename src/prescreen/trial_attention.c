@@ -263,23 +263,11 @@ static enum status write_digit(struct trial *t, int digit, int rows, int cols, c
 	return OP(t->bench->stream, kv_write, &args, err);
 }
 
-static float element(const struct trial_region *r, const char *at, int64_t i)
-{
-	float value;
-	uint16_t half;
-	if (r->dtype == DTYPE_F32) {
-		memcpy(&value, at + 4 * i, 4);
-		return value;
-	}
-	memcpy(&half, at + 2 * i, 2);
-	return r->dtype == DTYPE_BF16 ? bf16_to_f32(half) : f16_to_f32(half);
-}
-
 /* number[2][elements]: of the place that each element is, keys then values; adds one digit of it. What was not written stays -1. */
 static void add_digit(const struct trial_region *r, const char *cache, int digit, int32_t *number)
 {
 	for (int64_t i = 0; i < r->cols; i++) {
-		const float value = element(r, cache, i);
+		const float value = dtype_load(r->dtype, cache + (size_t)i * dtype_bytes(r->dtype));
 		if (isnan(value)) continue;
 		if (digit == 0) number[i] = 0;
 		const int part = (int)fabsf(value) - 1;

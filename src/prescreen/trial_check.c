@@ -8,18 +8,6 @@
 #include "base/rng.h"
 #include "prescreen/trial_parts.h"
 
-static double load(enum dtype dtype, const char *at, int64_t i)
-{
-	uint16_t half;
-	float value;
-	if (dtype == DTYPE_F32) {
-		memcpy(&value, at + 4 * i, 4);
-		return value;
-	}
-	memcpy(&half, at + 2 * i, 2);
-	return dtype == DTYPE_BF16 ? bf16_to_f32(half) : f16_to_f32(half);
-}
-
 /* Half the distance of neighbouring values, relative, with a factor of two to spare. */
 static double precision(enum dtype dtype)
 {
@@ -98,7 +86,7 @@ static enum status against_samples(struct trial *t, struct result_check *out, st
 	for (int i = 0; i < s->rows && st == STATUS_OK; i++) st = fetch(t, host + (size_t)i * row, (char *)trial_output(t) + (size_t)s->row[i] * stride, row, err);
 	if (st == STATUS_OK) st = trial_sync(t, err);
 	for (int i = 0; i < s->rows && st == STATUS_OK; i++)
-		for (int j = 0; j < s->cols; j++) count(&result, load(r->dtype, host + (size_t)i * row, s->col[j]), s->reference[(size_t)i * (size_t)s->cols + (size_t)j]);
+		for (int j = 0; j < s->cols; j++) count(&result, dtype_load(r->dtype, host + (size_t)i * row + (size_t)s->col[j] * size), s->reference[(size_t)i * (size_t)s->cols + (size_t)j]);
 	free(host);
 	out->referenced += result.values;
 	consider(t, &result, 1, out);
@@ -116,7 +104,7 @@ static enum status against_cached(struct trial *t, struct result_check *out, str
 	if (!host) return STATUS_NO_MEMORY;
 	enum status st = fetch(t, host, r->device + TRIAL_GUARD_BYTES, r->bytes, err);
 	if (st == STATUS_OK) st = trial_sync(t, err);
-	for (int i = 0; st == STATUS_OK && i < s->rows * s->cols; i++) count(i % s->cols < s->cols / 2 ? &keys : &values, load(r->dtype, host, s->place[i]), s->reference[i]);
+	for (int i = 0; st == STATUS_OK && i < s->rows * s->cols; i++) count(i % s->cols < s->cols / 2 ? &keys : &values, dtype_load(r->dtype, host + (size_t)s->place[i] * dtype_bytes(r->dtype)), s->reference[i]);
 	free(host);
 	out->referenced += keys.values + values.values;
 	consider(t, &keys, 1, out);

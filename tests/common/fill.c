@@ -58,15 +58,8 @@ void fill_with(void *out, enum dtype dtype, size_t n, enum fill fill, uint64_t s
 
 double element(const void *data, enum dtype dtype, size_t i)
 {
-	uint16_t half;
-	float value;
 	if (!dtype_is_plain(dtype)) return (double)blocks_value(data, dtype, i);
-	if (dtype == DTYPE_F32) {
-		memcpy(&value, (const char *)data + i * 4, 4);
-		return (double)value;
-	}
-	memcpy(&half, (const char *)data + i * 2, 2);
-	return (double)(dtype == DTYPE_BF16 ? bf16_to_f32(half) : f16_to_f32(half));
+	return (double)dtype_load(dtype, (const char *)data + i * dtype_bytes(dtype));
 }
 
 void set_element(void *data, enum dtype dtype, size_t i, double value)

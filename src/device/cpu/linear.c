@@ -457,14 +457,6 @@ enum status cpu_vector_put(struct stream *stream, float *dst, const void *src, e
 	(void)stream;
 	if (!dtype_is_plain(dtype) || n < 0) return FAIL(err, BAD_INPUT, "vector put: %d elements of type %s", n, dtype_name(dtype));
 	const char *in = src;
-	for (int i = 0; i < n; i++) {
-		uint16_t half;
-		if (dtype == DTYPE_F32) {
-			memcpy(dst + i, in + (size_t)i * 4, 4);
-			continue;
-		}
-		memcpy(&half, in + (size_t)i * 2, 2);
-		dst[i] = dtype == DTYPE_BF16 ? bf16_to_f32(half) : f16_to_f32(half);
-	}
+	for (int i = 0; i < n; i++) dst[i] = dtype_load(dtype, in + (size_t)i * dtype_bytes(dtype));
 	return STATUS_OK;
 }

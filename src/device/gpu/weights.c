@@ -121,18 +121,6 @@ enum status gpu_linear_random(struct stream *stream, const struct linear_weight 
 	return gpu_random_rows(stream, dst, region, err);
 }
 
-static float widened(const char *src, enum dtype dtype, int i)
-{
-	float value;
-	uint16_t half;
-	if (dtype == DTYPE_F32) {
-		memcpy(&value, src + (size_t)i * 4, 4);
-		return value;
-	}
-	memcpy(&half, src + (size_t)i * 2, 2);
-	return dtype == DTYPE_BF16 ? bf16_to_f32(half) : f16_to_f32(half);
-}
-
 enum status gpu_vector_put(struct stream *base, float *dst, const void *src, enum dtype dtype, int n, struct error *err)
 {
 	if (!dtype_is_plain(dtype))
@@ -143,7 +131,7 @@ enum status gpu_vector_put(struct stream *base, float *dst, const void *src, enu
 		int part = n - at < MOST ? n - at : MOST;
 		struct gpu_stage *stage;
 		TRY(take_stage(stream, &stage, err));
-		for (int i = 0; i < part; i++) ((float *)(void *)stage->data)[i] = widened(src, dtype, at + i);
+		for (int i = 0; i < part; i++) ((float *)(void *)stage->data)[i] = dtype_load(dtype, (const char *)src + (size_t)(at + i) * dtype_bytes(dtype));
 		TRY(send_stage(stream, stage, dst + at, (size_t)part * sizeof(float), err));
 	}
 	return STATUS_OK;
