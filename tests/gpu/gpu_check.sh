@@ -74,7 +74,14 @@ run_part() {
 	limit=$((limit * slow))
 	[ $((begun + whole * slow - start)) -lt $limit ] && limit=$((begun + whole * slow - start))
 	[ $limit -lt 1 ] && limit=1 # the parts before it took all the time
-	setsid timeout --kill-after=10 "$limit" "$@" >"$log" 2>&1 </dev/null &
+	if [ "$1" = lanes ]; then # what is not timed runs several at once: the command with each line of the input
+		shift
+		set -- xargs -L 1 -P "$side_by_side" "$@"
+		exec 3<&0
+	else
+		exec 3</dev/null
+	fi
+	setsid timeout --kill-after=10 "$limit" "$@" >"$log" 2>&1 <&3 &
 	child=$!
 	wait "$child"
 	code=$?
@@ -86,7 +93,7 @@ run_part() {
 	passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))
 	printf '%-4s %-12s %4d passed %3d failed %3d skipped %4d s\n' "$([ "$f" -eq 0 ] && echo ok || echo FAIL)" "$name" "$p" "$f" "$s" \
 		$(($(date +%s) - start))
-	grep -E '^(note|skip)' "$log" | sed 's/^/    /'
+	grep -E '^(note|skip)' "$log" | sort -u | sed 's/^/    /'
 	[ "$f" -eq 0 ] && return 0
 	[ $code -eq 124 ] && echo "    no end after $limit s"
 	echo "    exit $code; $log:"
@@ -98,15 +105,18 @@ echo "gpu-check: $gpus GPU(s) of $device, $tandem of commit $commit, logs in $lo
 python=${PYTHON:-python3} begun=$(date +%s)
 [ "$device" = emu ] && slow=10
 quick=$([ "$device" = emu ] && echo --quick)
-run_part kernels 120 "$check" $quick $("$check" --list | awk '$1 != "comm" && $1 != "attention_cudnn" {print "--op", $1}')
+side_by_side=$(($(nproc) / 4))
+[ $side_by_side -lt 1 ] && side_by_side=1
+[ $side_by_side -gt 4 ] && side_by_side=4
+run_part kernels 120 lanes "$check" $quick < <("$check" --list | awk '$1 != "comm" && $1 != "attention_cudnn" {print "--op", $1}')
 run_part cudnn 60 "$check" $quick --op attention_cudnn
 run_part collectives 90 "$check" $quick --op comm
 run_part faults 90 "$python" tests/gpu/faults.py
 run_part verify 60 "$python" tests/gpu/compare.py verify
 run_part invariant 90 "$python" tests/gpu/compare.py invariant
-run_part reference 150 "$python" tests/gpu/reference.py
+run_part reference 150 lanes "$python" tests/gpu/reference.py < <("$python" tests/gpu/reference.py --list)
 run_part plan 60 "$python" tests/gpu/compare.py plan
-run_part sanitizer 120 bash tests/gpu/sanitizer.sh "$check"
+run_part sanitizer 120 lanes bash tests/gpu/sanitizer.sh "$check" < <(bash tests/gpu/sanitizer.sh --list)
 mkdir -p "$out"
 case $only in '' | *,figures,*) table=$logs/figures.md ;; esac
 run_part figures 360 "$python" tests/gpu/figures.py "$out/gpu-check-$gpus.json" "$logs/figures.md"

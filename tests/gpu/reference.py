@@ -1,4 +1,4 @@
-"""reference.py [SIZE...] [FAMILY...]: logits on the GPU against HF transformers, on random models made here.
+"""reference.py [SIZE...] [FAMILY...] | --list: logits on the GPU against HF transformers, on random models made here.
 
 The truth is HF in f32 on the bf16 weights. HF's own run in bf16 says how far rounding to bf16 takes a correct implementation from it; ours keeps the
 residual stream in f32 and may be at most 1.2 times as far (relative L2 of all logits), and must name the same best token wherever the truth's two
@@ -8,7 +8,13 @@ import os
 import sys
 import tempfile
 
-from gpu_common import DEVICE, Failed, attempt, check, finish, ranks, skip, tandem
+from gpu_common import DEVICE, attempt, check, finish, ranks, skip, tandem
+
+# What may run at once, a line each: together everything that is compared where nothing is named. A large family and a small one.
+LINES = ("Llama Gemma2", "Qwen3 Gemma3", "Qwen3_5 Qwen3Moe", "Qwen3Next Qwen3NextMoe")
+if sys.argv[1:] == ["--list"]:
+    print("\n".join(LINES))
+    sys.exit(0)
 
 try:
     import numpy
@@ -65,7 +71,7 @@ FAMILIES = {
     "Qwen3Next": ("Qwen3Next", "Qwen3NextConfig", lambda size: dict(PLAIN, **HYBRID[size], num_experts=0, num_experts_per_tok=1), True, COMPARED),
     "Qwen3NextMoe": ("Qwen3Next", "Qwen3NextConfig", lambda size: dict(PLAIN, **HYBRID[size], **EXPERTS, shared_expert_intermediate_size=96), True, ("f32",)),
 }
-BY_NAME = ("Mistral", "Qwen2")  # compared where the command line names them: their layers are Llama's, with a window or a bias
+# Mistral and Qwen2 are compared where the command line names them: their layers are Llama's, with a window or a bias.
 
 
 def make_model(family, size, dtype, folder):
@@ -133,7 +139,7 @@ def main():
     print("note torch %s, transformers %s on %s" % (torch.__version__, transformers.__version__, PLACE))
     words = sys.argv[1:]
     sizes = [word for word in words if word in COMPARED] or list(COMPARED)
-    families = [word for word in words if word in FAMILIES] or [family for family in FAMILIES if family not in BY_NAME]
+    families = [word for word in words if word in FAMILIES] or " ".join(LINES).split()
     with tempfile.TemporaryDirectory() as scratch:
         for family in families:
             _, config_class, _, _, compared = FAMILIES[family]
