@@ -165,7 +165,9 @@ static bool parse(struct gpu_check *c, struct options *o, int argc, char **argv)
 int main(int argc, char **argv)
 {
 	setvbuf(stdout, NULL, _IOLBF, 0); /* what was printed is there when a run is killed */
-	setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0); /* before the runtime starts: ranks that share a device must not queue behind each other */
+	/* Before the runtime starts: ranks that share a device must not queue behind each other, nor a kernel's first load behind one that waits for a peer. */
+	setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
+	setenv("CUDA_MODULE_LOADING", "EAGER", 0);
 	struct gpu_check c = {.seed = 1, .op = "open"};
 	struct options o = {0};
 	if (!parse(&c, &o, argc, argv)) {

@@ -10,10 +10,10 @@ import tempfile
 
 from gpu_common import DEVICE, attempt, check, finish, ranks, skip, tandem
 
-# What may run at once, a line each: together everything that is compared where nothing is named. A large family and a small one.
-LINES = ("Llama Gemma2", "Qwen3 Gemma3", "Qwen3_5 Qwen3Moe", "Qwen3Next Qwen3NextMoe")
+# The families that are compared where none is named, those that take long first. Mistral and Qwen2 are so by name: their layers are Llama's, with a window or a bias.
+USUAL = ("Qwen3_5", "Qwen3Next", "Llama", "Qwen3", "Gemma3", "Gemma2", "Qwen3Moe", "Qwen3NextMoe")
 if sys.argv[1:] == ["--list"]:
-    print("\n".join(LINES))
+    print("\n".join(USUAL))
     sys.exit(0)
 
 try:
@@ -71,7 +71,6 @@ FAMILIES = {
     "Qwen3Next": ("Qwen3Next", "Qwen3NextConfig", lambda size: dict(PLAIN, **HYBRID[size], num_experts=0, num_experts_per_tok=1), True, COMPARED),
     "Qwen3NextMoe": ("Qwen3Next", "Qwen3NextConfig", lambda size: dict(PLAIN, **HYBRID[size], **EXPERTS, shared_expert_intermediate_size=96), True, ("f32",)),
 }
-# Mistral and Qwen2 are compared where the command line names them: their layers are Llama's, with a window or a bias.
 
 
 def make_model(family, size, dtype, folder):
@@ -139,7 +138,7 @@ def main():
     print("note torch %s, transformers %s on %s" % (torch.__version__, transformers.__version__, PLACE))
     words = sys.argv[1:]
     sizes = [word for word in words if word in COMPARED] or list(COMPARED)
-    families = [word for word in words if word in FAMILIES] or " ".join(LINES).split()
+    families = [word for word in words if word in FAMILIES] or list(USUAL)
     with tempfile.TemporaryDirectory() as scratch:
         for family in families:
             _, config_class, _, _, compared = FAMILIES[family]
