@@ -105,10 +105,10 @@ echo "gpu-check: $gpus GPU(s) of $device, $tandem of commit $commit, logs in $lo
 python=${PYTHON:-python3} begun=$(date +%s)
 [ "$device" = emu ] && slow=10
 quick=$([ "$device" = emu ] && echo --quick)
-side_by_side=$(($(nproc) / 2))
+side_by_side=$(($(nproc) / 4)) # more than three wait for the driver and for each other
 [ $side_by_side -lt 1 ] && side_by_side=1
-[ $side_by_side -gt 8 ] && side_by_side=8
-run_part kernels 120 lanes "$check" $quick < <("$check" --list | awk '$1 != "comm" && $1 != "attention_cudnn" {print "--op", $1}')
+[ $side_by_side -gt 3 ] && side_by_side=3
+run_part kernels 120 lanes "$check" $quick < <("$check" --list | awk '$1 != "comm" && $1 != "attention_cudnn" {print "--op", $1}' | paste -d' ' - - - -)
 run_part cudnn 60 "$check" $quick --op attention_cudnn
 run_part collectives 90 "$check" $quick --op comm
 run_part faults 90 "$python" tests/gpu/faults.py
