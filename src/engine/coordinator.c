@@ -216,7 +216,8 @@ static uint64_t need_bytes(const struct coordinator_options *o, const struct wor
 	struct plan_degree plan;
 	struct step_limits limits = rank_limits(&o->rank);
 	enum dtype activation = w->rank.activation;
-	const struct plan_options options = {.window_slots = o->rank.kv.windows ? (o->rank.kv.windows + 1) * o->rank.kv.block_tokens : 0, .max_rows = limits.max_rows, .max_outputs = limits.max_outputs, .context = o->rank.max_context,
+	const struct plan_options options = {.window_slots = o->rank.kv.windows ? (o->rank.kv.windows + 1) * o->rank.kv.block_tokens : 0,
+	                                     .max_rows = limits.max_rows, .max_outputs = limits.max_outputs, .context = o->rank.max_context,
 	                                     .head_on_rank0 = o->rank.head_on_rank0, .embedding_split = o->rank.embedding_split, .activation = activation, .kv = activation,
 	                                     .partial = w->comm_options.dtype};
 	plan_degree(&plan, &o->model->config, o->world_size, &options);
