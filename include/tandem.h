@@ -63,7 +63,7 @@ struct tandem_options {
 	bool tp_invariant;     /* GPU: the same bits at every world size, slower; a CPU gives them always */
 	bool random_weights;   /* ignore weight files */
 	uint64_t random_seed;
-	uint32_t timeout_ms;   /* longest wait of one rank for another; 30000 */
+	uint32_t timeout_ms;   /* longest wait of one rank for another; 30000. To open devices: four times that */
 	const char *fault;     /* --fault text; NULL */
 	const char *whitelist; /* file of kernels to take, from `tandem prescreen`; NULL: each device's own choice. Refused whole if it was made for another
 	                        * device, library, program version or model */

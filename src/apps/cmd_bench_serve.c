@@ -247,8 +247,8 @@ static enum status print_json(const struct bench *b, struct error *err)
 	                           "completed", m->completed, "failed", m->requests - m->completed, "failures", failures, "seconds", m->seconds,
 	                           "input_tokens", (json_int_t)m->input_tokens, "output_tokens", (json_int_t)m->output_tokens, "requests_per_s",
 	                           rate_of(m->completed, m->seconds), "output_tokens_per_s", rate_of((double)m->output_tokens, m->seconds), "total_tokens_per_s",
-	                           rate_of((double)(m->input_tokens + m->output_tokens), m->seconds), "goodput_per_s", b->settings->goodput ? json_real(rate_of(m->good, m->seconds)) : json_null(), "delay_ms",
-	                           distribution_json(&m->delay));
+	                           rate_of((double)(m->input_tokens + m->output_tokens), m->seconds), "goodput_per_s",
+	                           b->settings->goodput ? json_real(rate_of(m->good, m->seconds)) : json_null(), "delay_ms", distribution_json(&m->delay));
 	if (!object) return output_json(NULL, err);
 #define X(member, name, goodput) json_object_set_new(object, #member "_ms", distribution_json(&m->member));
 	SUMMARY_LIST(X)

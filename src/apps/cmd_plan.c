@@ -133,10 +133,14 @@ static enum status family_table(const struct plan *plan, struct buf *out, struct
 	return buf_puts(out, "\n", err);
 }
 
-enum plan_line { LINE_LEGAL, LINE_HEADS, LINE_GDN_HEADS, LINE_GDN_STATE, LINE_EXPERTS, LINE_EXPERT, LINE_WEIGHTS, LINE_KV, LINE_WINDOWS, LINE_STATE, LINE_SLOTS, LINE_SCRATCH, LINE_WORKSPACE, LINE_TOKENS, LINE_COUNT };
+enum plan_line {
+	LINE_LEGAL, LINE_HEADS, LINE_GDN_HEADS, LINE_GDN_STATE, LINE_EXPERTS, LINE_EXPERT, LINE_WEIGHTS, LINE_KV, LINE_WINDOWS, LINE_STATE, LINE_SLOTS, LINE_SCRATCH,
+	LINE_WORKSPACE, LINE_TOKENS, LINE_COUNT
+};
 
 static const char *const line_names[LINE_COUNT] = {
-	"legal", "query + KV heads", "GDN K + V heads", "GDN state, a layer", "experts, a token", "width of one", "weights", "KV a token", "KV of sliding layers", "state a slot", "state slots", "scratch", "workspace", "KV tokens that fit",
+	"legal", "query + KV heads", "GDN K + V heads", "GDN state, a layer", "experts, a token", "width of one", "weights", "KV a token",
+	"KV of sliding layers", "state a slot", "state slots", "scratch", "workspace", "KV tokens that fit",
 };
 
 static const char *line_cell(const struct plan *plan, int index, enum plan_line line, char text[32])

@@ -180,7 +180,8 @@ static enum status run(struct prescreen *p, struct error *err)
 {
 	const struct settings *s = p->settings;
 	struct screen_options options = {.config = &p->config, .chain = !s->no_chain, .any_order = s->any_order, .quick = s->quick,
-	                                 .rotate_bytes = s->quick ? QUICK_ROTATE_BYTES : -1, .budget_s = s->budget, .timeout_ms = s->timeout_ms, .stop = stop, .progress = progress, .save = save, .context = p};
+	                                 .rotate_bytes = s->quick ? QUICK_ROTATE_BYTES : -1, .budget_s = s->budget, .timeout_ms = s->timeout_ms, .stop = stop,
+	                                 .progress = progress, .save = save, .context = p};
 	if (!s->degrees.count) return FAIL(err, USAGE, "--tp: has no world size; give some such as 1,2,4");
 	TRY(model_config_load(&p->config, s->model, &p->log, err));
 	TRY(open_fleet(p, err));

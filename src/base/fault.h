@@ -14,6 +14,7 @@
 
 /* X(enumerator, name in --fault, what seq counts) */
 #define FAULT_POINT_LIST(X)                  \
+	X(OPEN, "open", "always 0")              \
 	X(LOAD, "load", "weight tensors")        \
 	X(RESERVE, "reserve", "steps")           \
 	X(BARRIER, "barrier", "collectives")     \

@@ -42,7 +42,7 @@ struct group {
 	_Alignas(64) _Atomic int arrived;
 	_Alignas(64) _Atomic int abort;
 	int world_size;
-	uint64_t timeout_ms;
+	uint64_t timeout_ms, first_timeout_ms;
 	struct fault_plan *fault;
 	pthread_mutex_t lock; /* of the first write to error, and of watch */
 	struct error error;   /* constant once abort is set */
@@ -60,6 +60,7 @@ enum status group_create(struct group **out, const struct group_options *options
 	if (!group) return STATUS_NO_MEMORY;
 	group->world_size = options->world_size;
 	group->timeout_ms = options->timeout_ms;
+	group->first_timeout_ms = options->first_timeout_ms ? options->first_timeout_ms : options->timeout_ms;
 	group->fault = options->fault;
 	pthread_mutex_init(&group->lock, NULL);
 	*out = group;
@@ -219,23 +220,30 @@ static void report_mismatch(const struct group *group, struct error *err)
 	           ranks[1], descs[1], (first | second) == all ? "" : " (and more differ)");
 }
 
+/* Of the meeting that the rank is in. */
+static uint64_t meeting_timeout_ms(const struct group *group, int rank)
+{
+	return atomic_load_explicit(&group->slots[rank].meetings, memory_order_relaxed) > 1 ? group->timeout_ms : group->first_timeout_ms;
+}
+
 static void report_timeout(const struct group *group, int rank, const struct collective_desc *desc, struct error *err)
 {
-	uint64_t meeting = atomic_load(&group->slots[rank].meetings), missing = 0;
+	const uint64_t meeting = atomic_load(&group->slots[rank].meetings), timeout_ms = meeting_timeout_ms(group, rank);
+	uint64_t missing = 0;
 	for (int r = 0; r < group->world_size; r++)
 		if (atomic_load(&group->slots[r].meetings) < meeting) missing |= UINT64_C(1) << r;
 	char what[96], ranks[128], seen[64] = "never seen";
 	collective_desc_format(desc, what, sizeof what);
 	if (!missing) { /* came between the deadline and this look */
 		(void)FAIL(err, TIMEOUT, "%s: all ranks came, but not within %" PRIu64 " ms; raise the timeout if they are only slow", what,
-		           group->timeout_ms);
+		           timeout_ms);
 		return;
 	}
 	const struct slot *first = &group->slots[__builtin_ctzll(missing)];
 	format_ranks(missing, ranks, sizeof ranks);
 	if (atomic_load(&first->meetings)) snprintf(seen, sizeof seen, "last seen at seq %" PRIu64, atomic_load(&first->last_sequence));
 	(void)FAIL(err, TIMEOUT, "%s: %s did not come within %" PRIu64 " ms (rank %d %s); a rank died or hangs, or the timeout is too short", what,
-	           ranks, group->timeout_ms, __builtin_ctzll(missing), seen);
+	           ranks, timeout_ms, __builtin_ctzll(missing), seen);
 }
 
 /* ---- rendezvous ---- */
@@ -268,7 +276,7 @@ static enum status release_all(struct group *group, struct error *err)
 static enum status await_release(struct group *group, int rank, const struct collective_desc *desc, uint32_t seen, struct error *err)
 {
 	/* If the abort was bumped before `seen` was read, its flag is visible here; if after, the wait sees the change. */
-	if (!group_aborted(group) && !wait_change(&group->turn, seen, group_deadline(group))) {
+	if (!group_aborted(group) && !wait_change(&group->turn, seen, clock_deadline_ms(meeting_timeout_ms(group, rank)))) {
 		struct error why = {0};
 		report_timeout(group, rank, desc, &why);
 		group_abort(group, rank, &why);

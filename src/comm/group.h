@@ -33,6 +33,7 @@ struct group;
 struct group_options {
 	int world_size;
 	uint64_t timeout_ms; /* for each rendezvous, from this rank's arrival; at least 1 */
+	uint64_t first_timeout_ms; /* for a rank's first one, where others may still open their devices; 0: as the others */
 	struct fault_plan *fault; /* may be NULL; borrowed */
 };
 

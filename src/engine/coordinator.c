@@ -17,6 +17,8 @@
 #define IDLE_SPIN_NS 2000000
 /* After an abort every worker leaves its waits at once; one that has not reported by then is stuck in its device. */
 #define GRACE_MS 5000
+/* Devices take this many times as long to open as a rank may be silent later: a driver lets its processes wait for each other. */
+#define OPENING_TIMES 4
 
 struct coordinator {
 	struct coordinator_options options;
@@ -35,11 +37,13 @@ struct coordinator {
 	bool stuck;          /* a worker did not come back: its memory must not be touched again */
 };
 
-static enum status new_group(struct coordinator *c, struct error *err)
+/* opens: its ranks have yet to open their devices. */
+static enum status new_group(struct coordinator *c, bool opens, struct error *err)
 {
-	const uint64_t timeout = c->options.timeout_ms;
+	const uint64_t timeout = c->options.timeout_ms, least = timeout - timeout / 5;
 	/* Ranks give up on one another before the coordinator gives up on them all: they know who is missing. */
-	struct group_options options = {.world_size = c->options.world_size, .timeout_ms = timeout - timeout / 5, .fault = c->options.fault};
+	struct group_options options = {.world_size = c->options.world_size, .timeout_ms = least, .first_timeout_ms = opens ? OPENING_TIMES * least : 0,
+	                                .fault = c->options.fault};
 	TRY(group_create(&c->group, &options, err));
 	for (int r = 0; r < c->options.world_size; r++) c->workers[r].rank.group = c->group;
 	return STATUS_OK;
@@ -82,6 +86,14 @@ static void note_movement(struct coordinator *c, uint64_t now)
 	}
 }
 
+/* How long the group may be without movement. */
+static uint64_t patience_ms(const struct coordinator *c)
+{
+	for (int r = 0; r < c->options.world_size; r++)
+		if (worker_is_opening(&c->workers[r])) return OPENING_TIMES * c->options.timeout_ms;
+	return c->options.timeout_ms;
+}
+
 static void report_progress(const struct coordinator *c)
 {
 	if (!c->options.progress) return;
@@ -102,7 +114,7 @@ static void warn_still(const struct coordinator *c, uint64_t ms)
 	for (int r = 0; r < c->options.world_size; r++)
 		if (!worker_finished(&c->workers[r]))
 			log_write(c->options.log, LOG_WARN, "rank %d: no progress for %llu ms, while %s; given up after %llu", r, (unsigned long long)ms, doing(&c->workers[r]),
-			          (unsigned long long)c->options.timeout_ms);
+			          (unsigned long long)patience_ms(c));
 }
 
 static void abort_stuck(struct coordinator *c)
@@ -111,7 +123,7 @@ static void abort_stuck(struct coordinator *c)
 	for (int r = 0; r < c->options.world_size; r++) {
 		if (worker_finished(&c->workers[r])) continue;
 		(void)FAIL(&reason, TIMEOUT, "rank %d: no progress for %llu ms, while %s; the rank is lost or its device hangs", r,
-		           (unsigned long long)c->options.timeout_ms, doing(&c->workers[r]));
+		           (unsigned long long)patience_ms(c), doing(&c->workers[r]));
 	}
 	group_abort(c->group, -1, &reason);
 }
@@ -138,7 +150,6 @@ static void abort_interrupted(struct coordinator *c)
 static void wait_workers(struct coordinator *c)
 {
 	uint64_t moved = movement(c), still_since = clock_ns(), aborted_at = 0;
-	uint64_t timeout_ns = c->options.timeout_ms * 1000000u;
 	bool warned = false;
 	note_movement(c, still_since);
 	for (;;) {
@@ -148,19 +159,19 @@ static void wait_workers(struct coordinator *c)
 		report_progress(c);
 		find_lost(c);
 		if (c->options.interrupt && atomic_load(c->options.interrupt)) abort_interrupted(c);
-		uint64_t now = clock_ns(), moves = movement(c);
+		uint64_t now = clock_ns(), moves = movement(c), patience_ns = patience_ms(c) * 1000000u;
 		note_movement(c, now);
 		if (moves != moved) {
 			moved = moves;
 			still_since = now;
 			warned = false;
 		}
-		if (!warned && !group_aborted(c->group) && now - still_since > timeout_ns / 4) {
+		if (!warned && !group_aborted(c->group) && now - still_since > patience_ns / 4) {
 			warned = true;
 			warn_still(c, (now - still_since) / 1000000);
 		}
 		if (!group_aborted(c->group)) {
-			if (now - still_since > timeout_ns) abort_stuck(c);
+			if (now - still_since > patience_ns) abort_stuck(c);
 			continue;
 		}
 		if (!aborted_at) aborted_at = now;
@@ -205,7 +216,8 @@ static uint64_t need_bytes(const struct coordinator_options *o, const struct wor
 	struct plan_degree plan;
 	struct step_limits limits = rank_limits(&o->rank);
 	enum dtype activation = w->rank.activation;
-	const struct plan_options options = {.window_slots = o->rank.kv.windows ? (o->rank.kv.windows + 1) * o->rank.kv.block_tokens : 0, .max_rows = limits.max_rows, .max_outputs = limits.max_outputs, .context = o->rank.max_context,
+	const struct plan_options options = {.window_slots = o->rank.kv.windows ? (o->rank.kv.windows + 1) * o->rank.kv.block_tokens : 0,
+	                                     .max_rows = limits.max_rows, .max_outputs = limits.max_outputs, .context = o->rank.max_context,
 	                                     .head_on_rank0 = o->rank.head_on_rank0, .embedding_split = o->rank.embedding_split, .activation = activation, .kv = activation,
 	                                     .partial = w->comm_options.dtype};
 	plan_degree(&plan, &o->model->config, o->world_size, &options);
@@ -249,7 +261,6 @@ static void fill_worker(struct coordinator *c, int r, const struct device_option
 	                                            .max_seqs = limits.max_seqs + limits.max_tails, .invariant = o->rank.invariant,
 	                                            .gdn_k_heads = shape.gdn_k_heads, .gdn_v_heads = shape.gdn_v_heads, .gdn_k_dim = config->gdn.k_dim,
 	                                            .gdn_v_dim = config->gdn.v_dim};
-	w->timeout_ms = o->timeout_ms;
 	w->spin_ns = o->ops->host_idles ? IDLE_SPIN_NS : WAIT_SPIN_NS;
 	w->need_bytes = need_bytes(o, w);
 	c->ranks[r] = &w->rank;
@@ -270,7 +281,7 @@ enum status coordinator_open(struct coordinator **out, const struct coordinator_
 	if (!c->workers || !c->ranks || !c->pools) goto fail;
 	TRY_GOTO(options->ops->partition(options->world_size, options->threads, options->ordinals, devices, &c->partition, err), fail);
 	for (int r = 0; r < options->world_size; r++) fill_worker(c, r, &devices[r]);
-	TRY_GOTO(new_group(c, err), fail);
+	TRY_GOTO(new_group(c, true, err), fail);
 	for (int r = 0; r < options->world_size; r++) TRY_GOTO(worker_start(&c->workers[r], err), fail);
 	TRY_GOTO(command_all(c, WORKER_OPEN, err), fail);
 	for (int r = 0; r < options->world_size; r++) c->pools[r] = c->workers[r].rank.pool;
@@ -424,7 +435,7 @@ enum status coordinator_rebuild(struct coordinator *c, struct error *err)
 	}
 	kv_group_reset(&c->kv);
 	group_destroy(&c->group);
-	TRY(new_group(c, err));
+	TRY(new_group(c, false, err));
 	for (int r = 0; r < c->options.world_size; r++) {
 		struct worker *w = &c->workers[r];
 		if (w->started) continue;

@@ -45,6 +45,13 @@ struct phases {
 	size_t used;
 };
 
+static const char opening[] = "opening its device";
+
+bool worker_is_opening(const struct worker *worker)
+{
+	return atomic_load_explicit(&worker->doing, memory_order_relaxed) == opening && !worker_finished(worker);
+}
+
 static void begin(struct worker *w, const char *what)
 {
 	atomic_store_explicit(&w->doing, what, memory_order_relaxed);
@@ -62,7 +69,8 @@ static enum status open_rank(struct worker *w, struct error *err)
 {
 	struct rank *rank = &w->rank;
 	struct phases phases = {.last = clock_ns()};
-	begin(w, "opening its device");
+	begin(w, opening);
+	TRY(fault_check(group_fault(rank->group), rank->index, FAULT_OPEN, 0, group_abort_flag(rank->group), err));
 	TRY(w->device_ops->open(&rank->device, &w->device_options, err));
 	TRY(rank->device->vt->stream_create(rank->device, &w->stream_options, &rank->stream, err));
 	TRY(dispatch_apply(rank, err));

@@ -39,7 +39,6 @@ struct worker {
 	const struct device_ops *device_ops;
 	struct comm_options comm_options;
 	struct stream_options stream_options;
-	uint64_t timeout_ms;
 	uint64_t spin_ns;    /* how long an idle worker looks for the next command before it sleeps */
 	uint64_t need_bytes; /* weights, KV, scratch and workspace of this rank, planned; the stream has its own already */
 	_Atomic uint64_t finished; /* generation of the last report */
@@ -59,6 +58,8 @@ static inline bool worker_finished(const struct worker *worker)
 {
 	return worker->lost || atomic_load_explicit(&worker->finished, memory_order_acquire) == worker->generation;
 }
+/* Whether its device is being opened, which the device's driver may take long over where others do the same. */
+bool worker_is_opening(const struct worker *worker);
 /* True if the thread has ended (and is joined now) without a report of its command; waits at most until the deadline. */
 bool worker_check_lost(struct worker *worker, uint64_t deadline_ns);
 

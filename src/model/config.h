@@ -108,8 +108,8 @@ struct generation_defaults {
 	bool present;
 };
 
-/* `path`: a model folder, a config.json, or a GGUF file. The eos ids of a generation_config.json beside it are added. BAD_INPUT for values that make no sense (zero, negative, 2^62, fractions, strings),
- * UNSUPPORTED for what is not implemented, IO if unreadable. */
+/* `path`: a model folder, a config.json, or a GGUF file. The eos ids of a generation_config.json beside it are added. BAD_INPUT for values that
+ * make no sense (zero, negative, 2^62, fractions, strings), UNSUPPORTED for what is not implemented, IO if unreadable. */
 enum status model_config_load(struct model_config *out, const char *path, const struct log *log, struct error *err) NODISCARD;
 /* The same from text (fuzzing); generation_config.json is not looked for. */
 enum status model_config_parse(struct model_config *out, const char *json, size_t n, const char *name, const struct log *log,

@@ -54,8 +54,9 @@ bool source_has(const struct source *source, const char *name);
 /* Name (borrowed) and bytes of the i-th tensor of a safetensors checkpoint; NULL behind the last, and for sources that do not list. */
 const char *source_tensor_at(const struct source *source, size_t i, uint64_t *bytes);
 
-/* Elements [row, row+rows) x [col, col+cols); a vector has one column. Columns of a block type begin and end with a block. *data and *stride (bytes between rows) stay valid until the next source_read with the
- * same scratch, or source_done. A checkpoint points into the mapping (maybe unaligned), but for rows that it has to put in order; these and a
+/* Elements [row, row+rows) x [col, col+cols); a vector has one column. Columns of a block type begin and end with a block. *data and *stride
+ * (bytes between rows) stay valid until the next source_read with the same scratch, or source_done. A checkpoint points into
+ * the mapping (maybe unaligned), but for rows that it has to put in order; these and a
  * generator fill scratch (grown as needed). */
 struct source_scratch {
 	void *memory;

@@ -76,6 +76,6 @@ json_t *compare_runs_json(const struct run_flips *flips)
 		                                      f->a->requested.mode, "first", candidate_json(f->a), "second", candidate_json(f->b)));
 	}
 	return json_pack("{s:s,s:i,s:i,s:f,s:i,s:i,s:i,s:i,s:f,s:i,s:i,s:o}", "between", "runs", "compared", flips->compared, "equal", flips->equal, "stability",
-	                 run_stability(flips), "problems", flips->problems, "same_best", flips->same_best, "chained", flips->chained, "same_confirmed", flips->same_confirmed, "largest_spread", flips->spread, "only_first", flips->only_a,
-	                 "only_second", flips->only_b, "flips", list);
+	                 run_stability(flips), "problems", flips->problems, "same_best", flips->same_best, "chained", flips->chained, "same_confirmed",
+	                 flips->same_confirmed, "largest_spread", flips->spread, "only_first", flips->only_a, "only_second", flips->only_b, "flips", list);
 }

@@ -113,7 +113,8 @@ static enum status put_tried(const struct result_problem *problem, const struct 
 static enum status put_chains(const struct results *r, struct buf *out, struct error *err)
 {
 	if (r->chain_mode != CHAIN_ON) return STATUS_OK;
-	TRY(buf_puts(out, "\n## In the chain of a layer's ops\n\nAll that is confirmed together, against the defaults.\n\n| degree | rows | layers | kernels | defaults | with them | speed-up |\n|---|---|---|---|---|---|---|\n", err));
+	TRY(buf_puts(out, "\n## In the chain of a layer's ops\n\nAll that is confirmed together, against the defaults.\n\n"
+	                  "| degree | rows | layers | kernels | defaults | with them | speed-up |\n|---|---|---|---|---|---|---|\n", err));
 	for (int i = 0; i < r->chains; i++) {
 		const struct result_chain *c = &r->chain[i];
 		TRY(buf_printf(out, err, "| TP%d | %d | %d | %d | ", c->world_size, c->rows, c->layers, c->entries));

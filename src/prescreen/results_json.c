@@ -295,7 +295,9 @@ static enum status read_object(const struct field *table, const char *const *mor
 	char text[64];
 	if (!json_is_object(object)) return FAIL(err, BAD_INPUT, "%s: %.*s: expected an object; the file is damaged", file, (int)strlen(section) - (*section != 0), section);
 	json_object_foreach((json_t *)object, key, value)
-		if (!has_name(table, more, key)) return FAIL(err, BAD_INPUT, "%s: %s%s: not a field of this format, version %d; correct the file", file, section, fields_text(text, sizeof text, key), RESULTS_VERSION);
+		if (!has_name(table, more, key))
+			return FAIL(err, BAD_INPUT, "%s: %s%s: not a field of this format, version %d; correct the file", file, section, fields_text(text, sizeof text, key),
+			            RESULTS_VERSION);
 	for (const struct field *f = table; f->name; f++) TRY(read_field(&in, f, (char *)to + f->offset, err));
 	return STATUS_OK;
 }

@@ -427,7 +427,8 @@ struct norm_input trial_norm_input(const struct trial *t, int rows, int cols)
 static enum status issue_mlp(struct trial *t, const struct linear_weight *w, struct error *err)
 {
 	const struct linear_key *key = &t->problem->linear;
-	struct mlp_in_args args = {.in = trial_norm_input(t, key->m, key->k), .weight = w, .gelu = t->bench->config->gelu, .gate_up = tensor_view(t->device_gate_up, t->activation, TENSOR_SHARDED, key->m, key->n),
+	struct mlp_in_args args = {.in = trial_norm_input(t, key->m, key->k), .weight = w, .gelu = t->bench->config->gelu,
+	                           .gate_up = tensor_view(t->device_gate_up, t->activation, TENSOR_SHARDED, key->m, key->n),
 	                           .out = tensor_view(trial_output(t), t->activation, TENSOR_SHARDED, key->m, key->n / 2)};
 	return OP(t->bench->stream, mlp_in, &args, err);
 }

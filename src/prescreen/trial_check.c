@@ -104,7 +104,8 @@ static enum status against_cached(struct trial *t, struct result_check *out, str
 	if (!host) return STATUS_NO_MEMORY;
 	enum status st = fetch(t, host, r->device + TRIAL_GUARD_BYTES, r->bytes, err);
 	if (st == STATUS_OK) st = trial_sync(t, err);
-	for (int i = 0; st == STATUS_OK && i < s->rows * s->cols; i++) count(i % s->cols < s->cols / 2 ? &keys : &values, dtype_load(r->dtype, host + (size_t)s->place[i] * dtype_bytes(r->dtype)), s->reference[i]);
+	for (int i = 0; st == STATUS_OK && i < s->rows * s->cols; i++)
+		count(i % s->cols < s->cols / 2 ? &keys : &values, dtype_load(r->dtype, host + (size_t)s->place[i] * dtype_bytes(r->dtype)), s->reference[i]);
 	free(host);
 	out->referenced += keys.values + values.values;
 	consider(t, &keys, 1, out);

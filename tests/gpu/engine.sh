@@ -207,12 +207,12 @@ expected_code() { # POINT RANK KIND
 	esac
 }
 timeout_ms=${FAULT_TIMEOUT_MS:-6000}
-case " $degrees " in *" 2 "*) points="load reserve barrier ready kernel sample shutdown" ;; *) points= ;; esac
+case " $degrees " in *" 2 "*) points="open load reserve barrier ready kernel sample shutdown" ;; *) points= ;; esac
 for point in $points; do
 	for rank in 0 1; do
 		for kind in error oom exit; do
 			seq=1
-			[ $point = shutdown ] && seq=0
+			case $point in open | shutdown) seq=0 ;; esac
 			name="fault $point rank $rank $kind"
 			run 60 run "$f32" --random-weights 5 --tokens 1,2,3 -n 4 --json --ignore-eos --tp 2 --device "$device" --timeout "$timeout_ms" \
 				--fault "rank=$rank,at=$point,seq=$seq,kind=$kind"

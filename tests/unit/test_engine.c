@@ -205,6 +205,20 @@ static void test_a_start_that_stalls_says_where(void **state)
 	assert_true(said);
 }
 
+/* Opening has four times the deadline, and not more; the rank that opened waits as long for the one that did not. */
+static void test_a_device_that_does_not_open_is_given_up(void **state)
+{
+	(void)state;
+	const uint64_t start = clock_ns();
+	struct tandem_error err = {0};
+	struct tandem *engine = NULL;
+	struct tandem_options o = {.model = MODEL, .world_size = 2, .threads = 2, .context = 64, .timeout_ms = 500, .fault = "rank=1,at=open,seq=0,kind=stall:20000"};
+	assert_int_equal(tandem_exit_code(tandem_open(&engine, &o, &err)), 5);
+	assert_null(engine);
+	assert_true(clock_ns() - start > 1500000000u && clock_ns() - start < 12000000000u);
+	if (!strstr(err.text, "rank 1 did not come within 1600 ms")) fail_msg("'%s'", err.text);
+}
+
 static void test_interrupt_ends_a_stalled_step_and_the_engine_lives(void **state)
 {
 	(void)state;
@@ -272,14 +286,14 @@ static void walk(const char *point, const char *kind, int P, int rank, int seq, 
 	struct tandem_options o = {.model = MODEL, .world_size = P, .threads = P, .context = 64, .timeout_ms = stall ? 1000 : 30000, .fault = fault};
 	struct tandem *engine;
 	struct tandem_error err = {0};
-	bool load = !strcmp(point, "load"), shutdown = !strcmp(point, "shutdown");
+	bool open = !strcmp(point, "open"), load = open || !strcmp(point, "load"), shutdown = !strcmp(point, "shutdown");
 	uint64_t start = clock_ns();
 	int code = tandem_open(&engine, &o, &err), got_count = 0;
 	int32_t got[TOKENS];
 	if (!code) code = golden_greedy(engine, prompt, PROMPT, TOKENS, true, got, &got_count, &err);
 	double seconds = (double)(clock_ns() - start) / 1e9;
 	if (seconds > 15) fail_msg("P=%d %s: answered after %.1f s", P, fault, seconds);
-	bool nobody_waits = stall && (shutdown || !strcmp(point, "sample"));
+	bool nobody_waits = stall && (open || shutdown || !strcmp(point, "sample")); /* a device may take twice the deadline to open */
 	if (shutdown || nobody_waits) {
 		if (code) fail_msg("P=%d %s: %s", P, fault, err.text);
 	} else {
@@ -307,16 +321,19 @@ static void walk(const char *point, const char *kind, int P, int rank, int seq, 
 
 static void walk_all(int P)
 {
-	static const char *const points[] = {"load", "reserve", "barrier", "ready", "kernel", "sample", "shutdown"};
+	static const struct {
+		const char *name;
+		int seq;
+	} points[] = {{"open", 0}, {"load", 3}, {"reserve", 2}, {"barrier", 17}, {"ready", 17}, {"kernel", 4}, {"sample", 4}, {"shutdown", 0}};
 	static const char *const kinds[] = {"error", "oom", "exit", "stall:2000"};
 	int32_t want[TOKENS];
 	struct tandem *engine = open_with((struct tandem_options){.world_size = 1});
 	greedy(engine, want);
 	tandem_close(&engine);
 	for (size_t p = 0; p < sizeof points / sizeof *points; p++) {
-		int ranks = strcmp(points[p], "sample") ? P : 1; /* sampling happens once, for the group */
+		int ranks = strcmp(points[p].name, "sample") ? P : 1; /* sampling happens once, for the group */
 		for (int rank = 0; rank < ranks; rank++)
-			for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) walk(points[p], kinds[k], P, rank, p == 0 ? 3 : p < 2 ? 2 : p < 4 ? 17 : p == 6 ? 0 : 4, want);
+			for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) walk(points[p].name, kinds[k], P, rank, points[p].seq, want);
 	}
 }
 
@@ -383,6 +400,7 @@ int main(void)
 		cmocka_unit_test(test_tokens_do_not_depend_on_the_batch),
 		cmocka_unit_test(test_cancel_in_every_state),
 		cmocka_unit_test(test_a_start_that_stalls_says_where),
+		cmocka_unit_test(test_a_device_that_does_not_open_is_given_up),
 		cmocka_unit_test(test_interrupt_ends_a_stalled_step_and_the_engine_lives),
 		cmocka_unit_test(test_requests_that_cannot_be_are_refused),
 		cmocka_unit_test(test_every_fault_point_on_two_ranks),

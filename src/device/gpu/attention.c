@@ -122,8 +122,10 @@ static struct attention_params make_params(const struct attention_args *args, bo
 	                                 .row_start = rows->row_start, .block_table = rows->block_table, .rows = rows->rows, .seqs = rows->seqs, .max_seq_rows = rows->max_seq_rows,
 	                                 .max_blocks = rows->max_blocks, .block_tokens = l->block_tokens, .blocks = l->blocks,
 	                                 .max_kv_len = rows->max_kv_len, .q_heads = args->q_heads, .kv_heads = l->kv_heads,
-	                                 .group = args->q_heads / l->kv_heads, .head_dim = l->head_dim, .scale_log2 = (args->softcap > 0 ? args->softcap : args->scale) * 1.44269504f,
-	                                 .cap_scale = args->softcap > 0 ? args->scale / args->softcap : 0, .window = args->window, .block_shift = log2_of(l->block_tokens), .dense = rows->rows == rows->seqs && rows->max_seq_rows == 1, .invariant = invariant};
+	                                 .group = args->q_heads / l->kv_heads, .head_dim = l->head_dim,
+	                                 .scale_log2 = (args->softcap > 0 ? args->softcap : args->scale) * 1.44269504f,
+	                                 .cap_scale = args->softcap > 0 ? args->scale / args->softcap : 0, .window = args->window, .block_shift = log2_of(l->block_tokens),
+	                                 .dense = rows->rows == rows->seqs && rows->max_seq_rows == 1, .invariant = invariant};
 }
 
 static enum status launch(const struct gpu_context *ctx, const struct attention_kernel *kernel, int splits, const struct attention_params *p, enum dtype dtype,

@@ -2,8 +2,9 @@
  *
  * S of a value head is transposed in the cache, [v_dim][k_dim]: four neighbouring lanes share a column of S, and what they hold of it stays in registers from
  * row to row of a sequence. A block goes through the rows of its sequence in tiles: convolution of the tile's q, k and v into shared memory, norms and rates,
- * then row by row without a barrier. Steps of one row a sequence (most shapes have gdn_decode.cu for that), and short sequences beside chunks: a block has a whole head and makes its norm too. Else a head's
- * columns are spread over blocks, each of which convolves q and k for itself, and the norm is a kernel behind it. Long sequences may go in chunks (gdn_chunk.h).
+ * then row by row without a barrier. Steps of one row a sequence (most shapes have gdn_decode.cu for that), and short sequences beside
+ * chunks: a block has a whole head and makes its norm too. Else a head's columns are spread over blocks, each of which convolves q and k for itself, and the norm is a kernel behind it.
+ * Long sequences may go in chunks (gdn_chunk.h).
  */
 #include "device/gpu/gdn.h"
 #include "device/gpu/gdn_chunk.h"
