@@ -232,12 +232,10 @@ static struct choice *find(struct gemm_library *lib, const struct choice_key *ke
 }
 
 #define MOST_FOUND 16
-static int ask(struct gemm_library *lib, const struct gpu_context *context, const struct gemm_problem *p, int m, const struct choice_key *key,
-               struct gemm_algo *out, int max)
+static int ask(struct gemm_library *lib, uint64_t workspace, const struct gemm_problem *p, int m, const struct choice_key *key, struct gemm_algo *out, int max)
 {
 	gemm_candidate found[MOST_FOUND];
 	int count = 0;
-	const uint64_t workspace = context->workspace_bytes;
 	if (set_problem(lib, p, m, NULL) != STATUS_OK) return 0;
 	if (lib->preference_set(lib->preference, GEMM_PREFERENCE_WORKSPACE, &workspace, sizeof workspace) != GEMM_SUCCESS) return 0;
 	int which = 0;
@@ -259,6 +257,15 @@ static int ask(struct gemm_library *lib, const struct gpu_context *context, cons
 		out[good++].workspace_bytes = found[i].workspaceSize;
 	}
 	return good;
+}
+
+/* The algorithm for m rows. Where few rows meet enough outputs the library is asked for one that wants no workspace: else its first choice often cuts K, and the
+ * second launch and the sums' way through memory cost more than the blocks gained are worth (docs/MEASUREMENTS.md, GPU linears). */
+static bool choose(struct gemm_library *lib, const struct gpu_context *context, const struct gemm_problem *p, int m, const struct choice_key *key,
+                   struct gemm_algo *out)
+{
+	if (m <= GEMM_WHOLE_SUM_ROWS && p->n >= GEMM_WHOLE_SUM_OUTPUTS && ask(lib, 0, p, m, key, out, 1)) return true;
+	return ask(lib, context->workspace_bytes, p, m, key, out, 1) > 0;
 }
 
 /* ---- algorithms by name */
@@ -391,7 +398,11 @@ int gemm_library_candidates(struct gemm_library *library, const struct gpu_conte
                             struct gemm_algo *out, int max)
 {
 	struct choice_key key = key_of(problem, problem->accumulate);
-	int count = ask(library, context, problem, problem->m, &key, out, max);
+	struct gemm_algo found[MOST_FOUND];
+	int count = max > 0 && choose(library, context, problem, problem->m, &key, out) ? 1 : 0;
+	const int more = ask(library, context->workspace_bytes, problem, problem->m, &key, found, MOST_FOUND);
+	for (int i = 0; i < more && count < max; i++)
+		if (!among(out, count, &found[i])) out[count++] = found[i];
 	return problem->m <= SPLIT_MAX_ROWS ? add_splits(library, context, problem, out, count, max) : count;
 }
 
@@ -424,14 +435,14 @@ enum status gemm_library_run(struct gemm_library *library, const struct gpu_cont
 	if (!c->used) {
 		c->key = key;
 		c->used = true;
-		c->none = ask(library, context, problem, key.m, &key, &c->algo, 1) == 0;
+		c->none = !choose(library, context, problem, key.m, &key, &c->algo);
 	}
 	if (c->none) return STATUS_OK;
 	TRY(set_problem(library, problem, problem->m, err));
 	*used = c->algo;
 	gemm_status code = matmul(library, context, problem, accumulate, used);
 	if (code != GEMM_SUCCESS && key.m != problem->m) { /* chosen for the bucket's size, not legal for this one */
-		if (ask(library, context, problem, problem->m, &key, used, 1) == 0) return STATUS_OK;
+		if (!choose(library, context, problem, problem->m, &key, used)) return STATUS_OK;
 		code = matmul(library, context, problem, accumulate, used);
 	}
 	TRY(check(library, code, "Matmul", err));

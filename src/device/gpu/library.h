@@ -40,11 +40,11 @@ enum status gemm_algo_check(struct gemm_library *library, const struct gpu_conte
 /* Problems whose rows lie between two of these, the upper one included, are given one algorithm: the next one above `rows`. */
 int gemm_library_rows_after(int rows);
 
-/* The library's own candidates, best guess first, and up to 64 rows the best of them with K cut in other ways. Returns their number, 0 if it has none
- * for this problem. */
+/* What gemm_library_run takes by itself, then the library's own candidates, best guess first, and up to 64 rows the first two with K cut in other ways.
+ * Returns their number, 0 if it has none for this problem. */
 int gemm_library_candidates(struct gemm_library *library, const struct gpu_context *context, const struct gemm_problem *problem,
                             struct gemm_algo *out, int max);
-/* One GEMM. algo NULL: the first candidate, remembered. bias must have been added to y before (accumulate) or be absent.
+/* One GEMM. algo NULL: the library's first choice, for few rows one without workspace, remembered. bias must have been added to y before (accumulate) or be absent.
  * *used: the algorithm. *done false: the library has no algorithm for this problem, and nothing was launched. */
 enum status gemm_library_run(struct gemm_library *library, const struct gpu_context *context, const struct gemm_problem *problem, bool accumulate,
                              const struct gemm_algo *algo, struct gemm_algo *used, bool *done, struct error *err);

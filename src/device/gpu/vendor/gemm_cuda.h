@@ -41,6 +41,9 @@ typedef cublasLtMatmulPreferenceAttributes_t gemm_preference_attribute;
 
 /* What algorithms may do beside: X(attribute, type, value). Parts of a sum over K meet in f32, not in the type of the result. */
 #define GEMM_PREFERENCE_LIST(X) X(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, uint32_t, CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE)
+/* Few rows and enough outputs: algorithms that want no workspace are preferred. */
+#define GEMM_WHOLE_SUM_ROWS 128 /* at most */
+#define GEMM_WHOLE_SUM_OUTPUTS 2048 /* at least */
 
 /* What tells one algorithm from another, the id first: X(attribute, type, name). A value of 0 is what the library takes by itself. */
 #define GEMM_VARIANT "cublasLt"

@@ -47,6 +47,9 @@ typedef struct {
 #define GEMM_LAYOUT_LD 6
 #define GEMM_PREFERENCE_WORKSPACE 1
 #define GEMM_PREFERENCE_LIST(X)
+/* As in gemm_cuda.h. */
+#define GEMM_WHOLE_SUM_ROWS 128
+#define GEMM_WHOLE_SUM_OUTPUTS 2048
 #define GEMM_ALIGNMENT_LIST(X)
 
 /* As in gemm_hip.h; never called. */

@@ -48,6 +48,9 @@ typedef struct {
 #define GEMM_LAYOUT_LD 6
 #define GEMM_PREFERENCE_WORKSPACE 1
 #define GEMM_PREFERENCE_LIST(X)
+/* As in gemm_cuda.h; not measured, so never. */
+#define GEMM_WHOLE_SUM_ROWS 0
+#define GEMM_WHOLE_SUM_OUTPUTS 0
 #define GEMM_ALIGNMENT_LIST(X)
 
 /* What tells one algorithm from another: hipBLASLt numbers them, and the number lies in front. */
