@@ -7,7 +7,7 @@
  *
  * Tiles are walked in bands of BAND clusters' rows, down before across, so that a band's rows of x and the rows of W of the blocks that run stay in the
  * second-level cache. Results go through shared memory, 64 rows by 128 bytes at a time, and leave by tensor stores, or by tensor additions where y is added
- * to: rows and columns outside y are left out by the copy.
+ * to: rows and columns outside y are left out by the copy, columns by 16 bytes.
  *
  * SwiGLU: the tile's rows of W are as many gate as up rows, so that a thread holds both sums of an output, and neither is rounded before the product.
  */
@@ -274,8 +274,8 @@ template <typename T, int CLUSTER, int ENDING> GPU_TEMPLATE void consume(const w
 	if (threadIdx.x % 128 == 0) asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
 }
 
-/* Clusters walk tiles c, c + clusters, ... Threads: the producer's warpgroup and two consumers. x, W and y: rows aligned to 16 bytes; K a multiple of 8: past its end,
- * and past the last rows, the copies bring zeros. Dynamic shared memory: barriers, two pieces for each consumer, the ring. Bound: tensor cores. */
+/* Clusters walk tiles c, c + clusters, ... Threads: the producer's warpgroup and two consumers. x, W and y: rows of whole 16 bytes, aligned to them; past the
+ * end of K, and past the last rows, the copies bring zeros. Dynamic shared memory: barriers, two pieces for each consumer, the ring. Bound: tensor cores. */
 template <typename T, int CLUSTER, int ENDING> __global__ void __launch_bounds__(THREADS, 1) wide_kernel(const __grid_constant__ wide_plan p)
 {
 	extern __shared__ __align__(1024) unsigned char wide_dynamic[];
@@ -370,23 +370,18 @@ bool wide_can(const struct gpu_context *context, const struct fused_problem *pro
 {
 	const struct gemm_problem *p = &problem->gemm;
 	const int y_step = p->y_type == DTYPE_F32 ? 4 : 8; /* elements of 16 bytes */
-	if (p->type == DTYPE_F32 || p->m < 1 || p->k < 8 || p->k % 8 || problem->norm.x || problem->ending == LINEAR_ROPE) return false;
+	const int outs = problem->ending == LINEAR_SWIGLU ? p->n / 2 : p->n;
+	if (p->type == DTYPE_F32 || p->m < 1 || outs % y_step || p->k < 8 || p->k % 8 || problem->norm.x || problem->ending == LINEAR_ROPE) return false;
 	if ((uintptr_t)p->x % 16 || p->x_stride % 8 || (uintptr_t)p->w % 16 || p->w_stride % 8 || (uintptr_t)p->y % 16 || p->y_stride % y_step) return false;
 	if (problem->ending == LINEAR_SWIGLU && (p->n % 2 || p->y_type != p->type)) return false;
 	return strcmp(context->props.arch, "sm_90") == 0;
 }
 
-/* Measured on an H200 (docs/MEASUREMENTS.md). busy: the share of the tensor cores' work that is asked for, of all rounds of tiles. With SwiGLU from three rounds on, as
- * the library's sums go through memory; y of f32 where the tiles are just one round. Everything else, the library. */
+/* Where a step was seen to win too, not the product alone, on an H200 (docs/MEASUREMENTS.md): the sums of gate and up, which the library sends through memory, at many rows. */
 struct wide_shape wide_default(const struct gpu_context *context, const struct fused_problem *problem)
 {
-	struct wide_shape shape = {0};
-	const struct gemm_problem *p = &problem->gemm;
-	const int64_t sms = context->props.multiprocessors, tiles = (int64_t)((p->m + ROWS - 1) / ROWS) * ((p->n + COLS - 1) / COLS), rounds = (tiles + sms - 1) / sms;
-	const int64_t busy = 100 * (int64_t)p->m * p->n / (rounds * sms * ROWS * COLS);
-	const bool gated = problem->ending == LINEAR_SWIGLU && tiles >= 3 * sms && busy >= 80;
-	const bool full = problem->ending == LINEAR_STORE && p->y_type == DTYPE_F32 && p->m > 256 && rounds == 1 && busy >= 90;
-	if (gated || full) shape.blocks = p->m > 4096 ? 2 : 1;
+	(void)context;
+	struct wide_shape shape = {problem->ending == LINEAR_SWIGLU && problem->gemm.m > 4096 ? 2 : 0};
 	return shape;
 }
 
@@ -394,7 +389,7 @@ enum status wide_launch(const struct gpu_context *context, const struct fused_pr
 {
 	const struct gemm_problem *p = &problem->gemm;
 	if (!wide_can(context, problem) || !wide_has(shape))
-		return FAIL(err, UNSUPPORTED, "wide gemm: [%d,%d] x [%d,%d]^T of %s, clusters of %d; 16-bit elements, rows aligned to 16 bytes and clusters of 1 or 2 are wanted",
+		return FAIL(err, UNSUPPORTED, "wide gemm: [%d,%d] x [%d,%d]^T of %s, clusters of %d; 16-bit elements, rows of whole 16 bytes and clusters of 1 or 2 are wanted",
 		            p->m, p->k, p->n, p->k, dtype_name(p->type), shape->blocks);
 	return gpu_check(p->type == DTYPE_F16 ? wide_typed<f16>(context, problem, shape) : wide_typed<bf16>(context, problem, shape), "launch of gemm_wide", err);
 }
