@@ -50,8 +50,8 @@ def invariant_one(name, folder):
 
 
 def invariant(folder):
-    for name, changes in MODELS.items():
-        attempt("invariant %s" % name, invariant_one, name, small_model(os.path.join(folder, name), **changes))
+    for name in ("llama", "qwen3_5"): # what qwen3 has besides, norms of heads, the other has too
+        attempt("invariant %s" % name, invariant_one, name, small_model(os.path.join(folder, name), **MODELS[name]))
 
 
 def plan_one(folder, world, name):

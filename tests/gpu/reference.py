@@ -58,17 +58,18 @@ GEMMA3 = dict(rope_parameters={"full_attention": {"rope_type": "linear", "factor
 
 # Of each family: its name and its config's in transformers, what the config is given besides, whether norm weights are stored less 1, what is compared:
 # sizes in bf16, "f32" the tiny one in f32. Experts are compared in f32 alone: where two of them are close, rounding to 16 bits falls either way.
+# Sizes of one family stand for others with the same kernels.
 COMPARED = ("tiny", "mid", "f32")
 FAMILIES = {
     "Llama": ("Llama", "LlamaConfig", lambda size: PLAIN, False, COMPARED),
     "Mistral": ("Mistral", "MistralConfig", lambda size: dict(PLAIN, sliding_window=24), False, ("tiny", "f32")),
     "Qwen2": ("Qwen2", "Qwen2Config", lambda size: PLAIN, False, ("tiny", "f32")),
-    "Qwen3": ("Qwen3", "Qwen3Config", lambda size: PLAIN, False, COMPARED),
+    "Qwen3": ("Qwen3", "Qwen3Config", lambda size: PLAIN, False, ("tiny", "f32")),
     "Gemma2": ("Gemma2", "Gemma2Config", lambda size: sliding(size, **GEMMA2), True, ("tiny",)),
     "Gemma3": ("Gemma3", "Gemma3TextConfig", lambda size: sliding(size, **GEMMA3), True, ("tiny", "f32")),
     "Qwen3Moe": ("Qwen3Moe", "Qwen3MoeConfig", lambda size: dict(PLAIN, **EXPERTS), False, ("f32",)),
     "Qwen3_5": ("Qwen3_5", "Qwen3_5TextConfig", lambda size: dict(PLAIN, **HYBRID[size]), True, COMPARED),
-    "Qwen3Next": ("Qwen3Next", "Qwen3NextConfig", lambda size: dict(PLAIN, **HYBRID[size], num_experts=0, num_experts_per_tok=1), True, COMPARED),
+    "Qwen3Next": ("Qwen3Next", "Qwen3NextConfig", lambda size: dict(PLAIN, **HYBRID[size], num_experts=0, num_experts_per_tok=1), True, ("tiny", "f32")),
     "Qwen3NextMoe": ("Qwen3Next", "Qwen3NextConfig", lambda size: dict(PLAIN, **HYBRID[size], **EXPERTS, shared_expert_intermediate_size=96), True, ("f32",)),
 }
 
