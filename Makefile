@@ -194,7 +194,7 @@ demo: ## set up, build, and let the embedded model tell a story on two ranks
 	$(BUILD)/tandem run models/demo --tp 2 -n 120 -p "Once upon a time"
 
 JOBS := $$(nproc)
-test: ## set up, build with -Werror, and run every suite (about 35 minutes on two cores)
+test: ## set up, build with -Werror, and run every suite (about 50 minutes on two cores)
 	@sh tools/deps.sh test
 	@$(MAKE) --no-print-directory -s -j$(JOBS) WERROR=1 programs
 	@$(MAKE) --no-print-directory -s -j$(JOBS) WERROR=1 SAN=asan programs

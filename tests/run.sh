@@ -69,7 +69,8 @@ for suite in "$@"; do
 	tsan) units build/tsan/tests/unit "tsan" 900 ;;
 	emu32 | emu64) # the GPU's sources on the emulated device
 		count "$suite device itself" 300 "build/$suite/tests/gpu/emu/test_emu"
-		count "$suite kernels" 1200 "build/$suite/tests/gpu/check_gpu" --quick
+		count "$suite gpu-check" 1500 env WARP="${suite#emu}" bash tests/gpu/gpu_check.sh --device emu --gpus 2 --only kernels,cudnn,collectives,invariant,plan \
+			--out "build/$suite/reports"
 		degrees="1 2 4"
 		[ "$suite" = emu64 ] && degrees=2 # the engine does not know the width
 		count "$suite engine" 1500 env E2E_BUILD="build/$suite" DEVICE=emu DEGREES="$degrees" bash tests/gpu/engine.sh ;;

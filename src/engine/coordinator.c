@@ -159,7 +159,7 @@ static void wait_workers(struct coordinator *c)
 		report_progress(c);
 		find_lost(c);
 		if (c->options.interrupt && atomic_load(c->options.interrupt)) abort_interrupted(c);
-		uint64_t now = clock_ns(), moves = movement(c), patience_ns = patience_ms(c) * 1000000u;
+		uint64_t now = clock_ns(), patience_ns = patience_ms(c) * 1000000u, moves = movement(c); /* in this order: the end of an opening counts as a move */
 		note_movement(c, now);
 		if (moves != moved) {
 			moved = moves;

@@ -49,12 +49,14 @@ static const char opening[] = "opening its device";
 
 bool worker_is_opening(const struct worker *worker)
 {
-	return atomic_load_explicit(&worker->doing, memory_order_relaxed) == opening && !worker_finished(worker);
+	return atomic_load_explicit(&worker->doing, memory_order_acquire) == opening && !worker_finished(worker);
 }
 
+/* A move, like an op: the time that a phase took is not held against the next. */
 static void begin(struct worker *w, const char *what)
 {
-	atomic_store_explicit(&w->doing, what, memory_order_relaxed);
+	atomic_fetch_add_explicit(&w->rank.heartbeat, 1, memory_order_relaxed);
+	atomic_store_explicit(&w->doing, what, memory_order_release); /* who sees it sees the move */
 }
 
 static void phase(struct phases *p, const char *name)

@@ -222,8 +222,8 @@ static void say_legal(struct verdict *out, const struct subject *s)
 {
 	const int slices = (s->group + s->launch.heads - 1) / s->launch.heads;
 	*out = (struct verdict){.kind = VERDICT_LEGAL, .rule = "all"};
-	verdict_say(out->detail, VERDICT_LEGAL, "group of %d in %d slice%s, head_dim %d, %d of %d threads, %lld bytes shared", s->group, slices, slices == 1 ? "" : "s", s->shape->head_dim,
-	    s->launch.threads, s->target->max_threads, (long long)s->launch.shared);
+	verdict_say(out->detail, VERDICT_LEGAL, "group of %d in %d slice%s, head_dim %d, %d of %d threads, %lld bytes shared", s->group, slices, slices == 1 ? "" : "s",
+	            s->shape->head_dim, s->launch.threads, s->target->max_threads, (long long)s->launch.shared);
 }
 
 void attention_judge(struct verdict *out, const struct target *target, enum attention_id id, const struct attention_shape *shape)

@@ -187,7 +187,7 @@ static enum verdict_kind rule_TAIL(const struct subject *s, char *detail)
 {
 	if (s->family->tail_guarded || !s->mode.rows || s->shape->n % s->mode.rows == 0) return VERDICT_LEGAL;
 	return verdict_say(detail, VERDICT_ILLEGAL, "N %lld %% %d: the last %lld rows are never written", (long long)s->shape->n, s->mode.rows,
-	           (long long)(s->shape->n % s->mode.rows));
+	                   (long long)(s->shape->n % s->mode.rows));
 }
 
 /* wvSplitK's grid is the count of compute units, and which of its forms runs depends on it. */
@@ -222,7 +222,7 @@ static void say_legal(struct verdict *out, const struct subject *s)
 	if (!s->launch.threads) return;
 	long long blocks = s->mode.rows ? ceil_div(s->shape->n, s->mode.rows) : s->target->compute_units;
 	verdict_say(out->detail, VERDICT_LEGAL, "%lld of %d threads, %lld bytes shared, %lld blocks", (long long)s->launch.threads, s->target->max_threads,
-	    (long long)s->launch.shared, blocks);
+	            (long long)s->launch.shared, blocks);
 }
 
 void kernel_judge(struct verdict *out, const struct target *target, enum kernel_id id, const struct kernel_mode *mode,

@@ -22,17 +22,33 @@ struct linear_case {
 	int leaves; /* of the rank; 0: no split */
 };
 
-/* want and bound of row t, output i, over inputs [k0, k1). */
-static void exact(const void *x, const void *w, enum dtype dtype, size_t x_at, size_t w_at, int k, double *want, double *scale)
+/* x w, and the sum of its products' magnitudes, in as many parts as let a compiler use its vectors. */
+static void exact(const double *x, const double *w, int k, double *want, double *scale)
 {
-	double sum = 0, size = 0;
-	for (int i = 0; i < k; i++) {
-		double p = element(x, dtype, x_at + (size_t)i) * element(w, dtype, w_at + (size_t)i);
-		sum += p;
-		size += fabs(p);
+	enum { PARTS = 8 };
+	double sum[PARTS] = {0}, size[PARTS] = {0};
+	int i = 0;
+	for (; i + PARTS <= k; i += PARTS)
+		for (int j = 0; j < PARTS; j++) {
+			const double p = x[i + j] * w[i + j];
+			sum[j] += p;
+			size[j] += fabs(p);
+		}
+	for (; i < k; i++) {
+		sum[0] += x[i] * w[i];
+		size[0] += fabs(x[i] * w[i]);
 	}
-	*want = sum;
-	*scale = size;
+	*want = *scale = 0;
+	for (int j = 0; j < PARTS; j++) *want += sum[j], *scale += size[j];
+}
+
+/* Columns [at, at + cols) of `rows` rows of `stride` elements. */
+static double *widened(struct gpu_check *c, const void *from, enum dtype dtype, int rows, size_t stride, int at, int cols)
+{
+	double *out = gpu_host(c, (size_t)rows * (size_t)cols * sizeof *out);
+	for (int r = 0; r < rows; r++)
+		for (int i = 0; i < cols; i++) out[(size_t)r * (size_t)cols + (size_t)i] = element(from, dtype, (size_t)r * stride + (size_t)(at + i));
+	return out;
 }
 
 /* A split as rank 1 of 3 has it: its leaves are no complete subtree, so there may be several spans. */
@@ -81,10 +97,11 @@ static void compare_slot(struct gpu_check *c, const struct linear_case *s, const
 {
 	size_t cells = (size_t)s->rows * (size_t)s->n;
 	double *want = gpu_host(c, cells * sizeof *want), *bound = gpu_host(c, cells * sizeof *bound);
+	const double *x = widened(c, o->x_host, c->dtype, s->rows, (size_t)o->x.row_stride, k0, k), *w = widened(c, o->w_host, c->dtype, s->n, (size_t)s->k, k0, k);
 	for (int t = 0; t < s->rows; t++)
 		for (int i = 0; i < s->n; i++) {
 			size_t cell = (size_t)t * (size_t)s->n + (size_t)i;
-			exact(o->x_host, o->w_host, c->dtype, (size_t)t * (size_t)o->x.row_stride + (size_t)k0, (size_t)i * (size_t)s->k + (size_t)k0, k, &want[cell], &bound[cell]);
+			exact(x + (size_t)t * (size_t)k, w + (size_t)i * (size_t)k, k, &want[cell], &bound[cell]);
 			double extra = o->bias ? (double)o->bias_host[i] : 0;
 			if (s->accumulate) extra += element(o->y_host, s->y, (size_t)t * (size_t)o->y.row_stride + (size_t)i);
 			want[cell] += extra;

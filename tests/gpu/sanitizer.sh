@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
-# compute-sanitizer on small shapes: memory accesses of all ops, races in shared memory of those that share it. Usage: sanitizer.sh CHECK_GPU TOOL OP... | sanitizer.sh --list
+# compute-sanitizer on small shapes: memory accesses of all ops, races in shared memory of those that share it. Usage: sanitizer.sh CHECK_GPU TOOL OP... | CHECK_GPU --list
 set -u
-if [ "${1:-}" = --list ]; then # the runs, a line each
+check=$1 what=$2
+shift 2
+if [ "$what" = --list ]; then # the runs, a line each
 	cat <<-RUNS
 	memcheck rms_norm head_norm rope kv_write swiglu tree_sum gather_rows embed argmax sample
 	memcheck attention attention_in gdn_in mlp_in
@@ -10,8 +12,6 @@ if [ "${1:-}" = --list ]; then # the runs, a line each
 	RUNS
 	exit 0
 fi
-check=$1 what=$2
-shift 2
 tool=$(command -v compute-sanitizer || echo "${CUDA_HOME:-/usr/local/cuda}/bin/compute-sanitizer")
 if [ ! -x "$tool" ]; then
 	echo "skip sanitizer: there is no compute-sanitizer on this machine"

@@ -219,6 +219,14 @@ static void test_a_device_that_does_not_open_is_given_up(void **state)
 	if (!strstr(err.text, "rank 1 did not come within 1600 ms")) fail_msg("'%s'", err.text);
 }
 
+/* What is allowed an opening is not held against what comes behind it. */
+static void test_a_slow_device_and_a_slow_start_behind_it(void **state)
+{
+	(void)state;
+	struct tandem *engine = open_with((struct tandem_options){.world_size = 2, .timeout_ms = 1000, .fault = "rank=1,at=open,seq=0,kind=stall:2000;rank=1,at=barrier,seq=0,kind=stall:600"});
+	tandem_close(&engine);
+}
+
 static void test_interrupt_ends_a_stalled_step_and_the_engine_lives(void **state)
 {
 	(void)state;
@@ -401,6 +409,7 @@ int main(void)
 		cmocka_unit_test(test_cancel_in_every_state),
 		cmocka_unit_test(test_a_start_that_stalls_says_where),
 		cmocka_unit_test(test_a_device_that_does_not_open_is_given_up),
+		cmocka_unit_test(test_a_slow_device_and_a_slow_start_behind_it),
 		cmocka_unit_test(test_interrupt_ends_a_stalled_step_and_the_engine_lives),
 		cmocka_unit_test(test_requests_that_cannot_be_are_refused),
 		cmocka_unit_test(test_every_fault_point_on_two_ranks),

@@ -222,9 +222,11 @@ static void abandon(struct xccl_comm *x)
 static enum status xccl_sync(struct comm *comm, struct stream *stream, struct error *err)
 {
 	struct xccl_comm *x = (struct xccl_comm *)comm;
-	const uint64_t deadline = group_deadline(comm->group), begin = clock_ns();
+	const uint64_t deadline = group_deadline(comm->group);
+	struct gpu_wait wait;
 	gpu_error code;
-	while ((code = gpu_stream_query(gpu_context(stream)->stream)) == GPU_NOT_READY) {
+	gpu_wait_begin(&wait, stream);
+	while (gpu_wait_look(&wait, &code)) {
 		xccl_result result = XCCL_SUCCESS;
 		enum status st = STATUS_OK;
 		if (group_aborted(comm->group)) st = group_error(comm->group, err);
@@ -235,7 +237,6 @@ static enum status xccl_sync(struct comm *comm, struct stream *stream, struct er
 			abandon(x);
 			return st;
 		}
-		if (clock_ns() - begin > 2000000) nanosleep(&(struct timespec){.tv_nsec = 20000}, NULL);
 	}
 	return gpu_check(code, "collective", err);
 }

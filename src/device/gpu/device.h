@@ -52,6 +52,9 @@ struct gpu_stream_object {
 	struct gpu_stage stage[GPU_STAGES]; /* made by the first put */
 	int next_stage;
 	bool recording;
+	gpu_stream_writer writer;
+	_Atomic uint32_t *word; /* pinned host memory: the device writes there how far it got; NULL: it cannot */
+	uint32_t marks;         /* the last number put on the stream for it to write */
 };
 
 static inline struct gpu_device *gpu_device(struct device *device)
@@ -62,6 +65,17 @@ static inline struct gpu_stream_object *gpu_stream_object(struct stream *stream)
 {
 	return (struct gpu_stream_object *)stream;
 }
+
+/* A wait for all that a stream was given up to its begin. */
+struct gpu_wait {
+	gpu_stream stream;
+	const _Atomic uint32_t *word; /* of the stream object; NULL: only the runtime knows */
+	uint32_t mark;
+	uint64_t begin_ns, ask_ns; /* when the runtime is to be asked next */
+};
+void gpu_wait_begin(struct gpu_wait *wait, struct stream *stream);
+/* One look, and a pause that grows with the time waited. False: it is over, with OK or the stream's failure in *code. */
+bool gpu_wait_look(struct gpu_wait *wait, gpu_error *code);
 
 /* Polls until `stream` is empty: OK, its failure, or TIMEOUT. Not for the step path. */
 enum status gpu_drain(gpu_stream stream, uint64_t deadline_ns, const char *what, struct error *err) NODISCARD;

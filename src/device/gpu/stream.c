@@ -28,25 +28,52 @@ const struct gpu_context *gpu_context(const struct stream *stream)
 	return &((const struct gpu_stream_object *)stream)->context;
 }
 
-/* ---- waiting */
+/* ---- waiting
+ *
+ * A sync puts the write of a number behind the stream's work, and looks for that number in host memory. The runtime is asked now and then, since what failed
+ * writes nothing; asking takes locks of the runtime, which a peer's launches need as well: a rank that asks without a pause can keep its peer from launching
+ * the very thing it waits for. On two H200 some steps took as much longer as the spin lasted.
+ */
 
-/* Between two looks of a rank that spins. A look takes locks of the runtime, which a peer's launches need as well; a rank that looks without a
- * pause can keep its peer from launching the very thing it waits for. On two H200 some steps took as much longer as the spin lasted. */
-#define LOOK_NS 10000
+#define LOOK_NS 10000 /* of a spin, between two looks of the caller at its abort flag and deadline; without a word the runtime is asked as often */
+#define ASK_NS 500000 /* between two questions to the runtime, where there is a word */
 
-static void pause_ns(uint64_t ns)
+static bool reached(const struct gpu_wait *wait)
 {
-	for (uint64_t begin = clock_ns(); clock_ns() - begin < ns;)
-		for (int i = 0; i < 16; i++) wait_relax();
+	return wait->word && atomic_load_explicit(wait->word, memory_order_acquire) == wait->mark;
 }
 
-/* One look at a stream, and a pause that grows with the time waited. */
-static bool still_busy(gpu_stream stream, uint64_t begin, gpu_error *code)
+/* Until the word says so, but no longer than a look. */
+static void spin(const struct gpu_wait *wait)
 {
-	*code = gpu_stream_query(stream);
-	if (*code != GPU_NOT_READY) return false;
-	uint64_t waited = clock_ns() - begin;
-	if (waited < YIELD_NS) pause_ns(LOOK_NS);
+	for (uint64_t begin = clock_ns(); clock_ns() - begin < LOOK_NS;)
+		for (int i = 0; i < 16; i++) {
+			if (reached(wait)) return;
+			wait_relax();
+		}
+}
+
+void gpu_wait_begin(struct gpu_wait *wait, struct stream *stream)
+{
+	struct gpu_stream_object *object = gpu_stream_object(stream);
+	*wait = (struct gpu_wait){.stream = object->context.stream, .begin_ns = clock_ns()};
+	if (!object->word || gpu_stream_write(object->writer, wait->stream, (void *)object->word, object->marks + 1) != GPU_OK) return;
+	wait->word = object->word;
+	wait->mark = ++object->marks;
+	wait->ask_ns = wait->begin_ns + ASK_NS;
+}
+
+bool gpu_wait_look(struct gpu_wait *wait, gpu_error *code)
+{
+	*code = GPU_OK;
+	if (reached(wait)) return false;
+	const uint64_t now = clock_ns(), waited = now - wait->begin_ns;
+	if (now >= wait->ask_ns) {
+		*code = gpu_stream_query(wait->stream);
+		if (*code != GPU_NOT_READY) return false;
+		wait->ask_ns = now + (wait->word ? ASK_NS : 0);
+	}
+	if (waited < YIELD_NS) spin(wait);
 	if (waited < SPIN_NS) return true;
 	if (waited < YIELD_NS) sched_yield();
 	else nanosleep(&(struct timespec){.tv_nsec = NAP_NS}, NULL);
@@ -55,11 +82,11 @@ static bool still_busy(gpu_stream stream, uint64_t begin, gpu_error *code)
 
 enum status gpu_drain(gpu_stream stream, uint64_t deadline_ns, const char *what, struct error *err)
 {
-	uint64_t begin = clock_ns();
+	struct gpu_wait wait = {.stream = stream, .begin_ns = clock_ns()};
 	gpu_error code;
-	while (still_busy(stream, begin, &code))
+	while (gpu_wait_look(&wait, &code))
 		if (clock_ns() >= deadline_ns)
-			return FAIL(err, TIMEOUT, "%s: not done after %.1f s", what, (double)(clock_ns() - begin) * 1e-9);
+			return FAIL(err, TIMEOUT, "%s: not done after %.1f s", what, (double)(clock_ns() - wait.begin_ns) * 1e-9);
 	return gpu_check(code, what, err);
 }
 
@@ -76,15 +103,15 @@ static enum status aborted(gpu_stream stream, struct error *err)
 enum status gpu_stream_object_sync(struct stream *base, uint64_t deadline_ns, const _Atomic int *abort, struct error *err)
 {
 	struct gpu_stream_object *object = gpu_stream_object(base);
-	gpu_stream stream = object->context.stream;
 	if (object->recording) return FAIL(err, BAD_INPUT, "stream: sync while it records a graph");
-	uint64_t begin = clock_ns();
+	struct gpu_wait wait;
 	gpu_error code;
-	while (still_busy(stream, begin, &code)) {
-		if (abort && atomic_load_explicit(abort, memory_order_acquire)) return aborted(stream, err);
+	gpu_wait_begin(&wait, base);
+	while (gpu_wait_look(&wait, &code)) {
+		if (abort && atomic_load_explicit(abort, memory_order_acquire)) return aborted(wait.stream, err);
 		if (clock_ns() >= deadline_ns)
 			return FAIL(err, TIMEOUT, GPU_NAME_TEXT " device %d: its work was not done after %.1f s", object->context.ordinal,
-			            (double)(clock_ns() - begin) * 1e-9);
+			            (double)(clock_ns() - wait.begin_ns) * 1e-9);
 	}
 	enum status st = gpu_check(code, GPU_NAME_TEXT " stream", err);
 	if (st != STATUS_OK) error_prefix(err, "device %d", object->context.ordinal);
@@ -122,7 +149,18 @@ void gpu_stream_object_destroy(struct stream *base)
 	gpu_memory_free(base->device, context->counters);
 	gpu_memory_free(base->device, context->meeting);
 	if (context->stream) (void)gpu_stream_destroy(context->stream);
+	gpu_memory_host_free(base->device, (void *)object->word);
 	free(object);
+}
+
+static enum status make_word(struct gpu_stream_object *object, struct error *err)
+{
+	void *word;
+	if (gpu_stream_writer_get(&object->writer) != GPU_OK) return STATUS_OK;
+	TRY(gpu_memory_host_alloc(object->base.device, sizeof *object->word, "stream progress", &word, err));
+	object->word = word;
+	atomic_store(object->word, 0);
+	return STATUS_OK;
 }
 
 enum status gpu_stream_object_create(struct device *device, const struct stream_options *options, struct stream **out, struct error *err)
@@ -150,6 +188,7 @@ enum status gpu_stream_object_create(struct device *device, const struct stream_
 	TRY_GOTO(gpu_memory_alloc(device, GPU_COUNTERS * sizeof(uint32_t), MEM_WORKSPACE, "stream counters", (void **)&context->counters, err), fail);
 	TRY_GOTO(gpu_memory_alloc(device, GPU_MEETING_BYTES, MEM_WORKSPACE, "stream meeting words", &context->meeting, err), fail);
 	TRY_GOTO(gemm_library_create(&context->gemm, NULL, err), fail);
+	TRY_GOTO(make_word(object, err), fail);
 	gpu_memory_count_runtime(gpu_device(device));
 	*out = &object->base;
 	return STATUS_OK;

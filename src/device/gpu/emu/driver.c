@@ -189,6 +189,10 @@ bool emu_op_do(const struct emu_op *op, int device)
 		if (!range_is_good(op->dst, op->bytes)) emu_fault(device, "fill of %zu bytes at %p: outside of an allocation", op->bytes, op->dst);
 		else if (op->bytes) memset(op->dst, op->byte, op->bytes);
 		break;
+	case EMU_OP_WORD:
+		if (!range_is_good(op->dst, sizeof op->word)) emu_fault(device, "write of a word at %p: outside of an allocation", op->dst);
+		else __atomic_store_n((uint32_t *)op->dst, op->word, __ATOMIC_RELEASE);
+		break;
 	case EMU_OP_RECORD:
 		__atomic_store_n(&op->event->time_ns, now_ns(), __ATOMIC_RELAXED);
 		__atomic_store_n(&op->event->done, op->version, __ATOMIC_RELEASE);
@@ -328,6 +332,17 @@ gpu_error gpu_stream_query(gpu_stream stream)
 	if (stream->capture) return done(EMU_BAD_CAPTURE);
 	const gpu_error state = emu_device_state(stream->device);
 	return done(state != GPU_OK ? state : stream->head ? GPU_NOT_READY : GPU_OK);
+}
+
+static gpu_error stream_write(gpu_stream stream, void *word, uint32_t value)
+{
+	return done(op_put(stream, &(struct emu_op){.kind = EMU_OP_WORD, .dst = word, .word = value}));
+}
+
+gpu_error gpu_stream_writer_get(gpu_stream_writer *out)
+{
+	*out = stream_write;
+	return GPU_OK;
 }
 
 static gpu_error event_new(gpu_event *out, bool timing)

@@ -172,7 +172,7 @@ void emu_faults_reset(void);
 void emu_access(const void *p, size_t size, bool write, bool atomic);
 
 /* ---- driver.c */
-enum emu_op_kind { EMU_OP_KERNEL, EMU_OP_COPY, EMU_OP_SET, EMU_OP_RECORD, EMU_OP_WAIT };
+enum emu_op_kind { EMU_OP_KERNEL, EMU_OP_COPY, EMU_OP_SET, EMU_OP_WORD, EMU_OP_RECORD, EMU_OP_WAIT };
 
 struct emu_op {
 	enum emu_op_kind kind;
@@ -181,6 +181,7 @@ struct emu_op {
 	const void *src;
 	size_t bytes;
 	int byte;
+	uint32_t word;
 	struct emu_event *event;
 	uint64_t version; /* of the event: what a record makes, what a wait waits for */
 	struct emu_op *next;

@@ -73,18 +73,29 @@ static inline gpu_error gpu_props_get(struct gpu_props *out, int device)
 	return GPU_OK;
 }
 
-/* ---- what a recorded graph launches: by the driver, since the runtime knows only kernels that were linked into this program, not those of libraries.
- * Nodes come in no promised order; edges (from[i] comes before to[i]) give it. Arrays may be NULL: then *count alone is set. */
-typedef cudaGraphNode_t gpu_graph_node;
-typedef CUgraphEdgeData gpu_graph_edge_kind;
-#define gpu_graph_nodes cudaGraphGetNodes
-
 static inline gpu_error gpu_driver_function(const char *name, unsigned version, void *out)
 {
 	enum cudaDriverEntryPointQueryResult result;
 	gpu_error code = cudaGetDriverEntryPointByVersion(name, (void **)out, version, cudaEnableDefault, &result);
 	return code != GPU_OK ? code : *(void **)out ? GPU_OK : cudaErrorNotSupported;
 }
+
+/* Writes a word of pinned memory once the device has done, and shown to the host, what the stream was given before. */
+typedef CUresult (*gpu_stream_writer)(CUstream, CUdeviceptr, cuuint32_t, unsigned);
+static inline gpu_error gpu_stream_writer_get(gpu_stream_writer *out)
+{
+	return gpu_driver_function("cuStreamWriteValue32", 12000, out);
+}
+static inline gpu_error gpu_stream_write(gpu_stream_writer writer, gpu_stream stream, void *word, uint32_t value)
+{
+	return writer(stream, (CUdeviceptr)word, value, CU_STREAM_WRITE_VALUE_DEFAULT) == CUDA_SUCCESS ? GPU_OK : cudaErrorUnknown;
+}
+
+/* ---- what a recorded graph launches: by the driver, since the runtime knows only kernels that were linked into this program, not those of libraries.
+ * Nodes come in no promised order; edges (from[i] comes before to[i]) give it. Arrays may be NULL: then *count alone is set. */
+typedef cudaGraphNode_t gpu_graph_node;
+typedef CUgraphEdgeData gpu_graph_edge_kind;
+#define gpu_graph_nodes cudaGraphGetNodes
 
 static inline gpu_error gpu_graph_edges(gpu_graph graph, gpu_graph_node *from, gpu_graph_node *to, gpu_graph_edge_kind *kinds, size_t *count)
 {

@@ -62,6 +62,9 @@ gpu_error gpu_copy_async(void *dst, const void *src, size_t bytes, gpu_stream st
 gpu_error gpu_stream_create(gpu_stream *out);
 gpu_error gpu_stream_destroy(gpu_stream stream);
 gpu_error gpu_stream_query(gpu_stream stream);
+typedef gpu_error (*gpu_stream_writer)(gpu_stream, void *, uint32_t); /* as in cuda.h */
+gpu_error gpu_stream_writer_get(gpu_stream_writer *out);
+#define gpu_stream_write(writer, stream, word, value) (writer)(stream, word, value)
 gpu_error gpu_stream_wait_event(gpu_stream stream, gpu_event event);
 gpu_error gpu_event_create(gpu_event *out);
 gpu_error gpu_event_create_timing(gpu_event *out);

@@ -77,6 +77,15 @@ static inline gpu_error gpu_props_get(struct gpu_props *out, int device)
 	return GPU_OK;
 }
 
+/* As in cuda.h. */
+typedef hipError_t (*gpu_stream_writer)(hipStream_t, void *, uint32_t, unsigned);
+static inline gpu_error gpu_stream_writer_get(gpu_stream_writer *out)
+{
+	*out = hipStreamWriteValue32;
+	return GPU_OK;
+}
+#define gpu_stream_write(writer, stream, word, value) (writer)(stream, word, value, 0)
+
 /* ---- what a recorded graph launches: as in cuda.h. */
 typedef hipGraphNode_t gpu_graph_node;
 typedef char gpu_graph_edge_kind;
