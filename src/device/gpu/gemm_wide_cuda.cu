@@ -377,11 +377,16 @@ bool wide_can(const struct gpu_context *context, const struct fused_problem *pro
 	return strcmp(context->props.arch, "sm_90") == 0;
 }
 
-/* Where a step was seen to win too, not the product alone, on an H200 (docs/MEASUREMENTS.md): the sums of gate and up, which the library sends through memory, at many rows. */
+/* From so many rows of x, and of W, on a step was seen to win too, not the product alone (H200, docs/MEASUREMENTS.md): the sums of gate and up, which the library sends
+ * through memory. With half of those rows of W, at two ranks, a prefill took 0.3 % longer. */
+#define DEFAULT_ROWS 4097
+#define DEFAULT_OUTPUTS 28672
+
 struct wide_shape wide_default(const struct gpu_context *context, const struct fused_problem *problem)
 {
 	(void)context;
-	struct wide_shape shape = {problem->ending == LINEAR_SWIGLU && problem->gemm.m > 4096 ? 2 : 0};
+	const struct gemm_problem *p = &problem->gemm;
+	struct wide_shape shape = {problem->ending == LINEAR_SWIGLU && p->m >= DEFAULT_ROWS && p->n >= DEFAULT_OUTPUTS ? 2 : 0};
 	return shape;
 }
 
