@@ -9,6 +9,7 @@
 
 #include "device/gpu/context.h"
 #include "device/gpu/skinny.h"
+#include "device/gpu/wide.h"
 #include "gpu/harness.h"
 
 static const double u = 0x1p-24;
@@ -201,6 +202,7 @@ static void check_preferences(struct gpu_check *c)
 		{key, 1, 1, {.kernel = "gemv_strided", .mode = "04 rows, 256 threads"}},
 		{key, 1, 1, {.kernel = "gemv_strided", .mode = "4 rows, 256 threads, apart"}},
 		{key, 1, 1, {.kernel = "tile", .mode = "fast"}},
+		{key, 99, 99, {.kernel = "wide", .mode = "3 blocks"}},
 		{fused, 1, 1, {.kernel = "tile"}},
 		{fused, 1, 1, {.kernel = "tile", .mode = "norm inside"}},
 		{key, 2, 1, {.kernel = "tile"}},
@@ -318,6 +320,56 @@ static void check_skinny(struct gpu_check *c, enum dtype dtype)
 			}
 }
 
+/* As skinny_case, for many rows, on so few multiprocessors that each warpgroup has several tiles. */
+static void wide_case(struct gpu_check *c, enum dtype dtype, struct wide_shape shape, struct linear_case s)
+{
+	struct gpu_context few = *gpu_context(c->stream);
+	gpu_case(c, dtype, FILL_RANDOM, "wide blocks %d T=%d n=%d k=%d%s", shape.blocks, s.rows, s.n, s.k, s.accumulate ? " +=" : "");
+	struct operands o;
+	make_operands(c, &s, &o);
+	struct fused_problem p = {.gemm = problem_of(&s, &o, dtype)};
+	few.props.multiprocessors = 2;
+	if (wide_can(&few, &p)) {
+		const size_t line = (size_t)s.n * dtype_bytes(s.y), stride = (size_t)o.y.row_stride * dtype_bytes(s.y);
+		char *first = gpu_host(c, (size_t)s.rows * line);
+		gpu_ok(c, wide_launch(&few, &p, &shape, &c->err));
+		compare_slot(c, &s, &o, 0, 0, s.k);
+		for (int r = 0; r < s.rows; r++) gpu_get(c, first + (size_t)r * line, (const char *)o.y.data + (size_t)r * stride, line);
+		struct tensor again[AGAIN];
+		for (int i = 0; i < AGAIN && !s.accumulate; i++) {
+			again[i] = gpu_output(c, s.y, TENSOR_SHARDED, s.rows, s.n, s.n + s.y_pad);
+			p.gemm.y = again[i].data;
+			gpu_ok(c, wide_launch(&few, &p, &shape, &c->err));
+		}
+		for (int i = 0; i < AGAIN && !s.accumulate; i++) gpu_compare_exact(c, "y again", &again[i], first);
+	}
+	gpu_case_end(c);
+}
+
+/* Stores write whole 16 bytes: columns that end within them are refused. */
+static void wide_refuses(struct gpu_check *c, enum dtype dtype)
+{
+	gpu_case(c, dtype, FILL_RANDOM, "wide, ragged columns");
+	const struct linear_case s = {.rows = 3, .n = 33, .k = 8, .y = DTYPE_F32, .y_pad = 3};
+	struct operands o;
+	make_operands(c, &s, &o);
+	const struct fused_problem p = {.gemm = problem_of(&s, &o, dtype)};
+	gpu_refused(c, STATUS_UNSUPPORTED, wide_launch(gpu_context(c->stream), &p, &(struct wide_shape){1}, &c->err));
+	gpu_case_end(c);
+}
+
+static void check_wide(struct gpu_check *c, enum dtype dtype)
+{
+	if (dtype == DTYPE_F32 || c->quick) return;
+	wide_refuses(c, dtype);
+	for (int blocks = 1; blocks <= 2; blocks++) {
+		const struct wide_shape shape = {blocks};
+		wide_case(c, dtype, shape, (struct linear_case){.rows = 1, .n = 36, .k = 8, .y = DTYPE_F32});
+		wide_case(c, dtype, shape, (struct linear_case){.rows = 129, .n = 520, .k = 72, .y = dtype, .bias = true, .y_pad = 16, .x_pad = 8});
+		wide_case(c, dtype, shape, (struct linear_case){.rows = 260, .n = 140, .k = 456, .accumulate = true, .y = DTYPE_F32, .y_pad = 4, .bias = true});
+	}
+}
+
 /* --- the invariant mode: the bits of the CPU, whose definition is one chain for each leaf */
 
 /* Preferences are of no use to it. */
@@ -419,6 +471,7 @@ void gpu_check_linear(struct gpu_check *c)
 		check_variants(c, dtype);
 		check_gemv(c, dtype);
 		check_skinny(c, dtype);
+		check_wide(c, dtype);
 		for (int rows = 1; rows <= 65; rows += c->quick ? 63 : 8) {
 			linear_case(c, dtype, FILL_RANDOM, (struct linear_case){.rows = rows, .n = 40, .k = 240, .y = DTYPE_F32, .leaves = 5});
 			linear_case(c, dtype, FILL_RANDOM, (struct linear_case){.rows = rows, .n = 33, .k = 128, .y = dtype, .leaves = 4, .y_pad = 7});

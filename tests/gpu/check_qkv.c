@@ -435,6 +435,8 @@ void gpu_check_mlp_in(struct gpu_check *c)
 	{
 		for (int rows = 1; rows <= 33; rows += c->quick ? 16 : 2)
 			gpu_each_variant(c, &(struct linear_key){LINEAR_USE_MLP_IN, dtype, 160, 128, rows}, mlp_in_variant, &(struct mlp_variant){dtype, rows});
+		for (int rows = 140; rows <= 300 && !c->quick; rows += 129) /* ragged tiles of many rows, with silu and gelu */
+			gpu_each_variant(c, &(struct linear_key){LINEAR_USE_MLP_IN, dtype, 160, 128, rows}, mlp_in_variant, &(struct mlp_variant){dtype, rows});
 		mlp_in_case(c, dtype, 1, 7, 5, false, false, false);
 		mlp_in_case(c, dtype, 1, 64, 48, true, false, true);
 		mlp_in_case(c, dtype, 3, 128, 64, false, true, false);

@@ -33,7 +33,7 @@ void gpu_variant_begin(struct gpu_check *c)
 static const char *source_name(const char *kernel)
 {
 	static const char *const names[][2] = {{"gemv_strided", "gemv_strided_kernel"}, {"gemv_wave", "gemv_wave_kernel"}, {"gemv_llmm1", "gemv_llmm1_kernel"},
-	                                       {"skinny", "skinny_kernel"},             {"gemv_decode", "gemv_decode_kernel"}, {"tile", "tile_"}};
+	                                       {"skinny", "skinny_kernel"},             {"wide", "wide_kernel"},               {"gemv_decode", "gemv_decode_kernel"}, {"tile", "tile_"}};
 	for (size_t i = 0; i < sizeof names / sizeof *names; i++)
 		if (!strcmp(names[i][0], kernel)) return names[i][1];
 	return NULL;

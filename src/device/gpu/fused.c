@@ -3,6 +3,7 @@
 #include "device/gpu/qkv.h"
 #include "device/gpu/skinny.h"
 #include "device/gpu/ways.h"
+#include "device/gpu/wide.h"
 
 static enum status make_norm(struct stream *stream, const struct norm_input *in, struct error *err)
 {
@@ -42,6 +43,13 @@ static enum status by_skinny(struct stream *stream, const struct norm_input *in,
 	return skinny_launch(gpu_context(stream), p, shape, err);
 }
 
+static enum status by_wide(struct stream *stream, const struct norm_input *in, const struct fused_problem *p, const struct wide_shape *shape, struct error *err)
+{
+	TRY(make_norm(stream, in, err));
+	way_ran(gpu_context(stream), &(struct way){.kernel = WAY_WIDE, .fusion = WAY_NORM_BEFORE, .wide = *shape});
+	return wide_launch(gpu_context(stream), p, shape, err);
+}
+
 static enum status by_decode(struct stream *stream, const struct fused_problem *p, struct error *err)
 {
 	way_ran(gpu_context(stream), &(struct way){.kernel = WAY_DECODE, .fusion = WAY_NORM_INSIDE});
@@ -62,11 +70,14 @@ static enum status run_fused(struct stream *stream, const struct norm_input *in,
 	if (preferred) {
 		const bool inside = preferred->way.fusion == WAY_NORM_INSIDE;
 		if (preferred->way.kernel == WAY_DECODE) return by_decode(stream, p, err);
+		if (preferred->way.kernel == WAY_WIDE) return by_wide(stream, in, &bare, &preferred->way.wide, err);
 		return by_skinny(stream, in, inside ? p : &bare, &preferred->way.skinny, inside, err);
 	}
 	const struct fused_problem *whole = skinny_can(context, p) ? p : skinny_can(context, &bare) ? &bare : NULL;
 	const struct skinny_shape shape = whole ? skinny_default(context, whole) : (struct skinny_shape){0};
 	if (shape.rows) return by_skinny(stream, in, whole, &shape, whole->norm.x != NULL, err);
+	const struct wide_shape wide = wide_can(context, &bare) ? wide_default(context, &bare) : (struct wide_shape){0};
+	if (wide.blocks) return by_wide(stream, in, &bare, &wide, err);
 	if (decode_can(context, p)) return by_decode(stream, p, err);
 	*done = false;
 	return STATUS_OK;

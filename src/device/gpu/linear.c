@@ -1,4 +1,4 @@
-/* linear.c: gpu_linear: what is legal, and which kernels compute it. The kernels are in gemv.cu, gemm_tile.cu, gemm_skinny_cuda.cu and library.c.
+/* linear.c: gpu_linear: what is legal, and which kernels compute it. The kernels are in gemv.cu, gemm_tile.cu, gemm_skinny_cuda.cu, gemm_wide_cuda.cu and library.c.
  *
  * Choice, in order: the invariant order where it is asked for (gemm_tile: slow, one chain for each output); the way that the stream prefers (ways.h), or
  * an error; a family made for few rows; the vendor's library; gemm_tile. A rank's partial sum over several spans is one GEMM for each span, over that span's columns of x and W.
@@ -11,6 +11,7 @@
 #include "device/gpu/linear.h"
 #include "device/gpu/skinny.h"
 #include "device/gpu/ways.h"
+#include "device/gpu/wide.h"
 
 static enum status check_tensor(const struct tensor *t, int cols, const char *what, struct error *err)
 {
@@ -93,6 +94,12 @@ static enum status by_skinny(const struct gpu_context *context, const struct fus
 	return skinny_launch(context, p, shape, err);
 }
 
+static enum status by_wide(const struct gpu_context *context, const struct fused_problem *p, const struct wide_shape *shape, struct error *err)
+{
+	way_ran(context, &(struct way){.kernel = WAY_WIDE, .wide = *shape});
+	return wide_launch(context, p, shape, err);
+}
+
 static enum status by_gemv(const struct gpu_context *context, const struct gemm_problem *p, const struct gemv_shape *shape, struct error *err)
 {
 	static const enum way_kernel kernels[] = {[GEMV_STRIDED] = WAY_STRIDED, [GEMV_WAVE] = WAY_WAVE, [GEMV_LLMM1] = WAY_LLMM1};
@@ -124,6 +131,7 @@ static enum status by_preference(const struct gpu_context *context, const struct
 	case WAY_WAVE:
 	case WAY_LLMM1: return by_gemv(context, p, &way->gemv, err);
 	case WAY_SKINNY: return by_skinny(context, &few, &way->skinny, err);
+	case WAY_WIDE: return by_wide(context, &few, &way->wide, err);
 	case WAY_DECODE: return by_decode(context, &few, err);
 	case WAY_LIBRARY:
 		if (!(f32 ? preferred->legal_f32 : preferred->legal)) TRY(gemm_algo_check(context->gemm, context, p, &algo, err));
@@ -147,6 +155,10 @@ enum status gemm_run(const struct gpu_context *context, const struct gemm_proble
 	if (skinny_can(context, &few)) {
 		const struct skinny_shape shape = skinny_default(context, &few);
 		if (shape.rows) return by_skinny(context, &few, &shape, err);
+	}
+	if (wide_can(context, &few)) {
+		const struct wide_shape shape = wide_default(context, &few);
+		if (shape.blocks) return by_wide(context, &few, &shape, err);
 	}
 	if (decode_can(context, &few)) return by_decode(context, &few, err);
 	if (gemv_can(context, p) && (p->m <= 4 || !context->gemm || p->type == DTYPE_F32)) {

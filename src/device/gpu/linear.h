@@ -1,7 +1,8 @@
 /* linear.h: what the kernels of one linear see, between linear.c (checks, choice) and the families of kernels. Valid C17 and C++17.
  *
  * Families: tile (any shape; one ascending fma chain per output, so its order depends on K alone), gemv (few rows, 16-byte loads), decode (one row,
- * fused), skinny (1 to 32 rows, fused, tensor cores; CUDA only), and the vendor's library (library.h). Each says by X_can what it takes; X_launch asserts it.
+ * fused), skinny (1 to 32 rows, fused, tensor cores; CUDA only), wide (many rows, SwiGLU fused, tensor cores; CUDA only), and the vendor's library (library.h). Each says by
+ * X_can what it takes; X_launch asserts it.
  */
 #ifndef TANDEM_DEVICE_GPU_LINEAR_H
 #define TANDEM_DEVICE_GPU_LINEAR_H

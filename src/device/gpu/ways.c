@@ -30,6 +30,7 @@ static void write_cut(const struct gpu_context *context, const struct way *way, 
 	else if (way->kernel == WAY_LLMM1) snprintf(text, GEMM_ALGO_NAME_BYTES, "%d", way->gemv.rows);
 	else if (way->kernel == WAY_SKINNY && way->skinny.stages) snprintf(text, GEMM_ALGO_NAME_BYTES, "%d rows, %d stages", way->skinny.rows, way->skinny.stages);
 	else if (way->kernel == WAY_SKINNY) snprintf(text, GEMM_ALGO_NAME_BYTES, "%d rows", way->skinny.rows);
+	else if (way->kernel == WAY_WIDE) snprintf(text, GEMM_ALGO_NAME_BYTES, "%d blocks", way->wide.blocks);
 	else if (way->kernel == WAY_LIBRARY && context->gemm) gemm_algo_name(context->gemm, &way->algo, text);
 }
 
@@ -55,6 +56,7 @@ static bool read_cut(struct way *way, const char *cut)
 		return sscanf(cut, "%d rows, %d threads", &way->gemv.rows, &way->gemv.threads) == 2;
 	case WAY_LLMM1: way->gemv.family = GEMV_LLMM1; return sscanf(cut, "%d", &way->gemv.rows) == 1;
 	case WAY_SKINNY: return sscanf(cut, "%d rows, %d stages", &way->skinny.rows, &way->skinny.stages) >= 1;
+	case WAY_WIDE: return sscanf(cut, "%d blocks", &way->wide.blocks) == 1 && wide_has(&way->wide);
 	case WAY_DEFAULT:
 	case WAY_DECODE:
 	case WAY_TILE:
@@ -127,7 +129,8 @@ static enum status read_way(const struct gpu_context *context, const struct line
 	if (good && kernel == WAY_LIBRARY) TRY(read_algorithms(context, cut, out, err));
 	if (good) write_variant(context, key->use, way, &again);
 	if (!good || strcmp(again.mode, v->mode)) return FAIL(err, BAD_INPUT, "variant %s '%s': this kernel has no such mode; measure again here", v->kernel, v->mode);
-	const bool can_fuse = kernel == WAY_SKINNY || (kernel == WAY_DECODE && way->fusion == WAY_NORM_INSIDE);
+	const bool can_fuse = kernel == WAY_SKINNY || (kernel == WAY_DECODE && way->fusion == WAY_NORM_INSIDE) ||
+	                      (kernel == WAY_WIDE && way->fusion == WAY_NORM_BEFORE && key->use == LINEAR_USE_MLP_IN);
 	if (kernel != WAY_DEFAULT && is_fused_use(key->use) ? way->fusion == WAY_PLAIN || (way_is_fused(way) && !can_fuse) : way->fusion != WAY_PLAIN)
 		return FAIL(err, BAD_INPUT, "variant %s '%s': no such way of '%s'", v->kernel, v->mode, linear_use_name(key->use));
 	return STATUS_OK;
@@ -164,6 +167,14 @@ static void list_skinny(struct listing *l, enum way_fusion fusion)
 		for (int stages = 0; stages <= 4; stages += 4) list_way(l, (struct way){WAY_SKINNY, fusion, .skinny = {.rows = rows, .stages = stages}});
 }
 
+/* Rows of x from which on tiles of 128 of them are worth a look. */
+#define WIDE_MIN_ROWS 33
+
+static void list_wide(struct listing *l, enum way_fusion fusion)
+{
+	for (int blocks = 1; blocks <= 2; blocks++) list_way(l, (struct way){WAY_WIDE, fusion, .wide = {blocks}});
+}
+
 static void list_library(struct listing *l, const struct gemm_problem *problem, enum way_fusion fusion)
 {
 	struct gemm_algo found[GEMM_MAX_CANDIDATES];
@@ -190,9 +201,12 @@ int gpu_linear_variants(struct stream *stream, const struct linear_key *key, str
 		list_skinny(&l, WAY_NORM_BEFORE);
 		if (key->m == 1) list_skinny(&l, WAY_NORM_INSIDE);
 	}
+	const bool wide = key->m >= WIDE_MIN_ROWS && wide_can(context, &few);
+	if (wide && key->use == LINEAR_USE_MLP_IN) list_wide(&l, WAY_NORM_BEFORE);
 	if (fused && decode_can(context, &few)) list_way(&l, (struct way){.kernel = WAY_DECODE, .fusion = WAY_NORM_INSIDE});
 	list_gemv(&l, key->m, fusion);
 	if (skinny_can(context, &few)) list_skinny(&l, fusion);
+	if (wide) list_wide(&l, fusion);
 	if (decode_can(context, &few)) list_way(&l, (struct way){.kernel = WAY_DECODE, .fusion = fusion});
 	if (key->m <= TILE_MAX_ROWS || !context->gemm) list_way(&l, (struct way){.kernel = WAY_TILE, .fusion = fusion});
 	list_library(&l, &p, fusion);

@@ -1,6 +1,6 @@
 /* ways.h: a variant of a linear (device/variant.h) as the dispatch sees it: which family of kernels, cut how; and what a stream prefers.
  *
- * Names. Kernel: "default", "gemv_strided", "gemv_wave", "gemv_llmm1", "skinny", "gemv_decode", "tile", and the vendor's library. Mode: how the family
+ * Names. Kernel: "default", "gemv_strided", "gemv_wave", "gemv_llmm1", "skinny", "wide", "gemv_decode", "tile", and the vendor's library. Mode: how the family
  * cuts the work. Of a fused use, a kernel that computes all of it is told from the same kernel between a norm and an ending of their own: ", norm inside"
  * makes the norm too, ", norm before" leaves it to a kernel, ", apart" is three kernels. Where the norm has been made already (norm_input.done), the first two
  * are the same.
@@ -16,6 +16,7 @@
 #include "device/gpu/linear.h"
 #include "device/gpu/moe_ways.h"
 #include "device/gpu/skinny.h"
+#include "device/gpu/wide.h"
 
 /* X(enumerator, name) */
 #define WAY_LIST(X)             \
@@ -24,6 +25,7 @@
 	X(WAVE, "gemv_wave")        \
 	X(LLMM1, "gemv_llmm1")      \
 	X(SKINNY, "skinny")         \
+	X(WIDE, "wide")             \
 	X(DECODE, "gemv_decode")    \
 	X(TILE, "tile")             \
 	X(LIBRARY, gemm_library_variant)
@@ -43,6 +45,7 @@ struct way {
 	enum way_fusion fusion;
 	struct gemv_shape gemv;     /* STRIDED, WAVE, LLMM1 */
 	struct skinny_shape skinny; /* SKINNY */
+	struct wide_shape wide;     /* WIDE */
 	struct gemm_algo algo;      /* LIBRARY */
 };
 
