@@ -277,4 +277,5 @@ void gpu_check_device(struct gpu_check *c)
 	check_versions(c);
 	check_refused_launch(c);
 	check_close(c);
+	if (gpu_check_wait_emu) gpu_check_wait_emu(c);
 }

@@ -108,7 +108,9 @@ void gpu_check_comm(struct gpu_check *c); /* opens devices of its own */
 void gpu_check_prescreen(struct gpu_check *c);
 void gpu_check_attention_cudnn(struct gpu_check *c); /* where that library is */
 void gpu_bench_attention_cudnn(struct gpu_check *c);
-void gpu_check_comm_emu(struct gpu_check *c) __attribute__((weak)); /* only where devices are emulated */
+/* Only where devices are emulated: */
+void gpu_check_comm_emu(struct gpu_check *c) __attribute__((weak));
+void gpu_check_wait_emu(struct gpu_check *c) __attribute__((weak));
 
 /* The fills that most row ops take. */
 #define GPU_EACH_FILL(var) for (enum fill var = FILL_RANDOM; var < FILL_COUNT; var++)

@@ -65,8 +65,12 @@ void gpu_wait_begin(struct gpu_wait *wait, struct stream *stream)
 
 bool gpu_wait_look(struct gpu_wait *wait, gpu_error *code)
 {
-	*code = GPU_OK;
-	if (reached(wait)) return false;
+	if (reached(wait)) { /* asked once: for a failure. The runtime may not have noticed the end itself. */
+		*code = gpu_stream_query(wait->stream);
+		if (*code == GPU_NOT_READY) *code = GPU_OK;
+		return false;
+	}
+	*code = GPU_NOT_READY;
 	const uint64_t now = clock_ns(), waited = now - wait->begin_ns;
 	if (now >= wait->ask_ns) {
 		*code = gpu_stream_query(wait->stream);

@@ -372,10 +372,14 @@ static void stream_pop(struct emu_stream *stream)
 	emu_op_free(op);
 }
 
-/* Does or starts what heads a stream. False: it must wait. */
+/* Does or starts what heads a stream; a device that has failed does nothing more. False: it must wait. */
 static bool stream_step(struct emu_executor *ex, struct emu_stream *stream)
 {
 	struct emu_op *op = stream->head;
+	if (emu_device_state(stream->device) != GPU_OK) {
+		stream_pop(stream);
+		return true;
+	}
 	if (op->kind != EMU_OP_KERNEL) {
 		if (!emu_op_do(op, stream->device)) return false;
 		stream_pop(stream);
