@@ -35,7 +35,8 @@ struct tandem_error {
 TANDEM_API const char *tandem_status_name(int code);
 /* 0 ok, 2 usage, 3 bad input, 4 no room, 5 group aborted, 6 device fault */
 TANDEM_API int tandem_exit_code(int code);
-/* True for what ended the group: only tandem_rebuild or tandem_close may follow. */
+/* True for what a group does not survive: only tandem_rebuild or tandem_close may follow. A step may end it with another status too, as when a rank has no memory:
+ * `usable` of tandem_get_health says. */
 TANDEM_API bool tandem_is_fatal(int code);
 
 /* Zero means "default" in every field. Strings are borrowed during tandem_open only. */
@@ -73,9 +74,11 @@ struct tandem_options {
 	void *context_pointer; /* for log and progress */
 };
 
-/* Opens model, devices, group, weights, KV; returns when every rank is ready. On failure *out is NULL and nothing is left. */
+/* Opens model, devices, group, weights, KV; returns when every rank is ready. On failure *out is NULL and nothing is left, but
+ * for what tandem_close says. */
 TANDEM_API int tandem_open(struct tandem **out, const struct tandem_options *options, struct tandem_error *err);
-/* Ends requests, ranks and memory; bounded in time also while a step is in flight or a rank has failed. NULL is fine. */
+/* Ends requests, ranks and memory; bounded in time also while a step is in flight or a rank has failed: what a rank may use that did not come back from its device by
+ * then is left as it is. NULL is fine. */
 TANDEM_API void tandem_close(struct tandem **engine);
 /* After a fatal error that left the devices healthy: a new group on the loaded weights. Requests in flight are gone. */
 TANDEM_API int tandem_rebuild(struct tandem *engine, struct tandem_error *err);
@@ -130,11 +133,11 @@ struct tandem_sampling {
 	double temperature;        /* 0: greedy */
 	int top_k;                 /* 0: off */
 	double top_p, min_p;       /* 0: off */
-	double repetition_penalty; /* 0 or 1: off */
+	double repetition_penalty; /* 0 or 1: off; else 1e-6 to 1e6 */
 	double presence_penalty, frequency_penalty;
 	uint64_t seed;
 	const int32_t *bias_ids; /* logit bias */
-	const float *bias_values;
+	const float *bias_values; /* -1e30 to 1e30 */
 	int bias_count;
 	bool logprob; /* report the log-probability of the token; implied by logprobs */
 	int logprobs; /* how many alternatives to report, 0..TANDEM_MAX_LOGPROBS */
@@ -178,7 +181,7 @@ struct tandem_event {
 
 /* Runs one step of all running requests (one prefill chunk and/or one token each) and writes at most `max` events; max must be at
  * least max_sequences. *count = 0 with status 0 and *idle true: nothing to do. Every request gets exactly one event whose finish is not
- * RUNNING, unless a status that is fatal, or CANCELLED by tandem_interrupt, ends all requests without events. */
+ * RUNNING, unless a step that fails ends all requests without events; it does so with any status but BAD_INPUT for its own arguments (room for too few events). */
 TANDEM_API int tandem_step(struct tandem *engine, struct tandem_event *events, int max, int *count, bool *idle, struct tandem_error *err);
 
 /* A request with prompt_logprobs, from the event of its first token (with max_tokens 0: of its end) to the tandem_step after the one

@@ -34,6 +34,7 @@ struct coordinator {
 	void *partition;     /* what the device options point to */
 	uint64_t spin_ns;    /* how long it looks for the workers' reports before it sleeps */
 	struct step_clock clock; /* COMMIT */
+	bool rejoins;        /* a new group is made: an interrupt ended the one before, and must not end this one */
 	bool stuck;          /* a worker did not come back: its memory must not be touched again */
 };
 
@@ -158,7 +159,7 @@ static void wait_workers(struct coordinator *c)
 		if (wait_change_spin(&c->done, seen, c->spin_ns, clock_deadline_ms(LOOK_MS))) continue;
 		report_progress(c);
 		find_lost(c);
-		if (c->options.interrupt && atomic_load(c->options.interrupt)) abort_interrupted(c);
+		if (c->options.interrupt && !c->rejoins && atomic_load(c->options.interrupt)) abort_interrupted(c);
 		uint64_t now = clock_ns(), patience_ns = patience_ms(c) * 1000000u, moves = movement(c); /* in this order: the end of an opening counts as a move */
 		note_movement(c, now);
 		if (moves != moved) {
@@ -269,29 +270,25 @@ static void fill_worker(struct coordinator *c, int r, const struct device_option
 enum status coordinator_open(struct coordinator **out, const struct coordinator_options *options, struct error *err)
 {
 	*out = NULL;
-	enum status st = STATUS_NO_MEMORY;
 	struct device_options devices[SHARD_MAX_WORLD] = {0};
 	struct coordinator *c = mem_zalloc_lines(1, sizeof *c, "coordinator", err);
-	if (!c) return st;
+	if (!c) return STATUS_NO_MEMORY;
+	*out = c;
 	c->options = *options;
 	c->spin_ns = options->ops->host_idles ? 2 * LOOK_MS * UINT64_C(1000000) : WAIT_SPIN_NS;
 	c->workers = mem_zalloc_lines((size_t)options->world_size, sizeof *c->workers, "workers", err);
 	c->ranks = mem_zalloc((size_t)options->world_size, sizeof *c->ranks, "ranks", err);
 	c->pools = mem_zalloc((size_t)options->world_size, sizeof *c->pools, "pools", err);
-	if (!c->workers || !c->ranks || !c->pools) goto fail;
-	TRY_GOTO(options->ops->partition(options->world_size, options->threads, options->ordinals, devices, &c->partition, err), fail);
+	if (!c->workers || !c->ranks || !c->pools) return STATUS_NO_MEMORY;
+	TRY(options->ops->partition(options->world_size, options->threads, options->ordinals, devices, &c->partition, err));
 	for (int r = 0; r < options->world_size; r++) fill_worker(c, r, &devices[r]);
-	TRY_GOTO(new_group(c, true, err), fail);
-	for (int r = 0; r < options->world_size; r++) TRY_GOTO(worker_start(&c->workers[r], err), fail);
-	TRY_GOTO(command_all(c, WORKER_OPEN, err), fail);
+	TRY(new_group(c, true, err));
+	for (int r = 0; r < options->world_size; r++) TRY(worker_start(&c->workers[r], err));
+	TRY(command_all(c, WORKER_OPEN, err));
 	for (int r = 0; r < options->world_size; r++) c->pools[r] = c->workers[r].rank.pool;
 	c->kv = (struct kv_group){c->pools, options->world_size};
 	c->options.progress = NULL; /* loading is over */
-	*out = c;
 	return STATUS_OK;
-fail:
-	coordinator_close(&c);
-	return st;
 }
 
 /* Ends the worker threads that exist. False if one did not end in time. */
@@ -311,20 +308,20 @@ static bool stop_workers(struct coordinator *c)
 	return all;
 }
 
-void coordinator_close(struct coordinator **coordinator)
+bool coordinator_close(struct coordinator **coordinator)
 {
 	struct coordinator *c = *coordinator;
-	if (!c) return;
+	if (!c) return true;
 	*coordinator = NULL;
 	if (c->group) { /* anything still in a wait leaves it */
 		struct error reason = {0};
 		(void)FAIL(&reason, ABORTED, "shutting down");
 		if (!all_finished(c)) {
 			group_abort(c->group, -1, &reason);
-			wait_workers(c);
+			if (!c->stuck) wait_workers(c); /* else it was waited for */
 		}
 	}
-	if (c->workers && (!stop_workers(c) || any_device_busy(c))) return; /* a thread or a kernel still runs on this memory: leaving it is the only safe thing */
+	if (c->workers && (!stop_workers(c) || any_device_busy(c))) return false; /* a thread or a kernel still runs on this memory: leaving it is the only safe thing */
 	for (int r = 0; c->workers && r < c->options.world_size; r++) comm_destroy(&c->workers[r].rank.comm);
 	for (int r = 0; c->workers && r < c->options.world_size; r++) rank_release(&c->workers[r].rank);
 	group_destroy(&c->group);
@@ -333,6 +330,7 @@ void coordinator_close(struct coordinator **coordinator)
 	free(c->ranks);
 	free(c->pools);
 	free(c);
+	return true;
 }
 
 /* Commit or roll back on every rank. */
@@ -433,16 +431,28 @@ enum status coordinator_rebuild(struct coordinator *c, struct error *err)
 		if (r == 0 && rank->comm) c->all_reduces_before += rank->comm->all_reduces;
 		comm_destroy(&rank->comm);
 	}
+	struct group *dead = c->group;
 	kv_group_reset(&c->kv);
-	group_destroy(&c->group);
-	TRY(new_group(c, false, err));
-	for (int r = 0; r < c->options.world_size; r++) {
+	enum status st = new_group(c, false, err);
+	if (st != STATUS_OK) { /* the dead one stays, and with it why */
+		c->group = dead;
+		return st;
+	}
+	group_destroy(&dead);
+	for (int r = 0; r < c->options.world_size && st == STATUS_OK; r++) {
 		struct worker *w = &c->workers[r];
 		if (w->started) continue;
 		w->generation = c->generation;
-		TRY(worker_start(w, err));
+		st = worker_start(w, err);
 	}
-	return command_all(c, WORKER_REJOIN, err);
+	if (st != STATUS_OK) { /* a group that nobody joined is as dead as the one before */
+		group_abort(c->group, -1, err);
+		return st;
+	}
+	c->rejoins = true;
+	st = command_all(c, WORKER_REJOIN, err);
+	c->rejoins = false;
+	return st;
 }
 
 struct kv_group *coordinator_kv(struct coordinator *c)

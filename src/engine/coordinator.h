@@ -29,10 +29,11 @@ struct coordinator_options {
 	void *progress_context;
 };
 
-/* Opens every rank and loads weights; returns when all are ready. On failure nothing is left. */
+/* Opens every rank and loads weights; returns when all are ready. *out is to be closed, on failure too, where it may be NULL. */
 enum status coordinator_open(struct coordinator **out, const struct coordinator_options *options, struct error *err) NODISCARD;
-/* Idempotent, bounded in time. */
-void coordinator_close(struct coordinator **coordinator);
+/* Idempotent, bounded in time. False: a rank did not come back from its device, or its device is still busy; then all that it may touch, which is what the options
+ * point to as well, is left as it is. */
+bool coordinator_close(struct coordinator **coordinator) NODISCARD;
 
 /* Runs the plan on all ranks and commits its KV. On failure KV is rolled back and the group is dead. */
 enum status coordinator_step(struct coordinator *coordinator, const struct step_plan *plan, struct error *err) NODISCARD;

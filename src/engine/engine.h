@@ -25,6 +25,7 @@ struct tandem {
 	struct fault_plan fault;
 	struct log log;
 	_Atomic int interrupted;
+	_Atomic bool left;          /* closed, but for a rank that does not come back from its device: the caller is told nothing more */
 	int world_size, context, max_sequences, kv_blocks, windows, states, state_every, block_tokens, max_rows;
 	uint64_t timeout_ms;
 	uint64_t next_id;
@@ -51,5 +52,7 @@ struct tandem {
 int engine_error(struct tandem_error *out, enum status code, const struct error *err);
 /* Frees what the last step kept for tandem_prompt_logprob. */
 void requests_forget_kept(struct tandem *engine);
+/* Something failed with `st`. If the group, which lived until then, has ended by it, then so has all that ran; after an interrupt there is a new one. */
+void requests_after_failure(struct tandem *engine, enum status st);
 
 #endif

@@ -7,11 +7,19 @@
 #include "engine/dispatch.h"
 #include "model/plan.h"
 
+static enum status measure(struct tandem *t, int repeats, struct error *err)
+{
+	const bool dead = coordinator_dead(t->coordinator);
+	enum status st = coordinator_measure(t->coordinator, repeats, err);
+	if (st != STATUS_OK && !dead) requests_after_failure(t, st);
+	return st;
+}
+
 int tandem_trace_step(struct tandem *t, void (*span)(void *context, int rank, const char *section, const char *op, double begin_us, double us), void *context,
                       struct tandem_error *error)
 {
 	struct error err = {0};
-	enum status st = coordinator_measure(t->coordinator, 0, &err);
+	enum status st = measure(t, 0, &err);
 	for (int r = 0; r < t->world_size && st == STATUS_OK; r++) {
 		const struct trace *trace = coordinator_rank(t->coordinator, r)->trace;
 		for (int i = 1; i < trace->count; i++) {
@@ -26,7 +34,7 @@ int tandem_time_step(struct tandem *t, int repeats, double *ms, struct tandem_er
 {
 	struct error err = {0};
 	*ms = 0;
-	enum status st = repeats > 0 ? coordinator_measure(t->coordinator, repeats, &err) : FAIL(&err, BAD_INPUT, "measurement: %d repeats; give 1 or more", repeats);
+	enum status st = repeats > 0 ? measure(t, repeats, &err) : FAIL(&err, BAD_INPUT, "measurement: %d repeats; give 1 or more", repeats);
 	for (int r = 0; r < t->world_size && st == STATUS_OK; r++) {
 		const struct trace *trace = coordinator_rank(t->coordinator, r)->trace;
 		double own = (double)trace->marks[trace->count - 1].us / 1000 / repeats;

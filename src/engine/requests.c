@@ -305,10 +305,11 @@ static enum status rebuild(struct tandem *t, struct error *err)
 	return STATUS_OK;
 }
 
-/* Something ended in failure. Interrupted inside a step: the ranks are well, the engine stays usable. */
-static void after_failure(struct tandem *t, enum status st)
+/* Interrupted inside a step: the ranks are well, the engine stays usable. */
+void requests_after_failure(struct tandem *t, enum status st)
 {
 	if (!coordinator_dead(t->coordinator)) return;
+	retire_all(t);
 	t->aborted_groups++;
 	struct error again = {0};
 	if (st == STATUS_CANCELLED && rebuild(t, &again) != STATUS_OK) log_write(&t->log, LOG_WARN, "%s", again.text);
@@ -321,11 +322,11 @@ int tandem_step(struct tandem *t, struct tandem_event *events, int max, int *cou
 	*idle = false;
 	bool dead = coordinator_dead(t->coordinator);
 	enum status st = step(t, events, max, count, idle, &err);
-	if (st != STATUS_OK && st != STATUS_BAD_INPUT) {
+	if (st != STATUS_OK && (st != STATUS_BAD_INPUT || coordinator_dead(t->coordinator))) { /* else the call itself was wrong, and nothing has changed */
 		*count = 0;
 		retire_all(t);
 		if (st != STATUS_CANCELLED) coordinator_abort(t->coordinator, &err);
-		if (!dead) after_failure(t, st);
+		if (!dead) requests_after_failure(t, st);
 	}
 	return engine_error(error, st, &err);
 }
@@ -403,6 +404,6 @@ int tandem_logits(struct tandem *t, const int32_t *tokens, int count, logits_row
 	bool dead = coordinator_dead(t->coordinator);
 	st = whole_prompt(t, tokens, count, row, context, &err);
 	kv_group_release(coordinator_kv(t->coordinator), 0);
-	if (st != STATUS_OK && !dead) after_failure(t, st);
+	if (st != STATUS_OK && !dead) requests_after_failure(t, st);
 	return engine_error(error, st, &err);
 }

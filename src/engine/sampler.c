@@ -57,15 +57,15 @@ enum status sampler_validate(const struct sampler_params *p, int vocab_size, str
 	TRY(in_range("top_k", p->top_k, 0, 2147483647.0, err));
 	TRY(in_range("top_p", p->top_p, 0, 1, err));
 	TRY(in_range("min_p", p->min_p, 0, 1, err));
-	if (!(p->repetition_penalty > 0) || !isfinite(p->repetition_penalty))
-		return FAIL(err, BAD_INPUT, "repetition_penalty: %g is out of range; give a positive number", p->repetition_penalty);
+	TRY(in_range("repetition_penalty", p->repetition_penalty, 1e-6, 1e6, err));
 	TRY(in_range("presence_penalty", p->presence_penalty, -2, 2, err));
 	TRY(in_range("frequency_penalty", p->frequency_penalty, -2, 2, err));
 	TRY(in_range("logprobs", p->logprobs, 0, SAMPLER_MAX_LOGPROBS, err));
+	TRY(in_range("logit_bias", p->bias_count, 0, SAMPLER_MAX_BIASES, err));
 	for (int i = 0; i < p->bias_count; i++) {
 		if (p->bias_ids[i] < 0 || p->bias_ids[i] >= vocab_size)
 			return FAIL(err, BAD_INPUT, "logit_bias: token id %d is out of range; give 0 to %d", p->bias_ids[i], vocab_size - 1);
-		if (!isfinite(p->bias_values[i])) return FAIL(err, BAD_INPUT, "logit_bias: value of token %d is not finite", p->bias_ids[i]);
+		TRY(in_range("logit_bias", p->bias_values[i], -SAMPLER_MAX_BIAS, SAMPLER_MAX_BIAS, err));
 	}
 	return STATUS_OK;
 }

@@ -402,11 +402,14 @@ static void want_shared(const struct scheduler *s, const struct sequence *q, con
  * conversation goes on; and every so many tokens of it. INT_MAX: none. */
 static int next_snapshot(const struct scheduler *s, const struct sequence *q, int from, int kept)
 {
-	int size = s->options.block_tokens, every = s->options.state_every / size, looked = 0;
+	int size = s->options.block_tokens, every = (s->options.state_every + size - 1) / size, looked = 0;
 	struct wanted w = {from, kept, INT_MAX};
 	want_snapshot(s, &w, q->known_blocks);
 	want_snapshot(s, &w, (q->prompt_count - 1) / size);
-	if (every && from < q->prompt_count) want_snapshot(s, &w, (from / size / every + 1) * every);
+	if (every && from < q->prompt_count) {
+		int next = (from / size / every + 1) * every, least = kept / size + SNAPSHOT_GAP;
+		want_snapshot(s, &w, next < least ? (least + every - 1) / every * every : next);
+	}
 	for (const struct sequence *r = q->next; r; r = r->next)
 		if (in_prefill(r)) want_shared(s, q, r, &w);
 	for (const struct sequence *r = s->queue.head; r && looked < LOOK_AHEAD; r = r->next, looked++) want_shared(s, q, r, &w);

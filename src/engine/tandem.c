@@ -44,13 +44,13 @@ bool tandem_is_fatal(int code)
 static void forward_log(void *context, enum log_level level, const char *line)
 {
 	struct tandem *t = context;
-	t->user_log(t->user_context, (int)level, line);
+	if (!atomic_load(&t->left)) t->user_log(t->user_context, (int)level, line);
 }
 
 static void forward_progress(void *context, uint64_t done)
 {
 	struct tandem *t = context;
-	t->user_progress(t->user_context, "weights", done < t->progress_total ? done : t->progress_total, t->progress_total);
+	if (!atomic_load(&t->left)) t->user_progress(t->user_context, "weights", done < t->progress_total ? done : t->progress_total, t->progress_total);
 }
 
 /* --- opening ---------------------------------------------------------------------------------------------------------------- */
@@ -246,7 +246,10 @@ void tandem_close(struct tandem **engine)
 	struct tandem *t = *engine;
 	if (!t) return;
 	*engine = NULL;
-	coordinator_close(&t->coordinator);
+	if (!coordinator_close(&t->coordinator)) { /* a rank may still use what it was given */
+		atomic_store(&t->left, true);
+		return;
+	}
 	device_sampler_destroy(&t->device_sampler);
 	requests_forget_kept(t);
 	scheduler_destroy(&t->scheduler);

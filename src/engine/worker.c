@@ -225,7 +225,7 @@ static void *worker_main(void *argument)
 			          (unsigned long long)last);
 		else st = run_command(w, &err);
 		last = w->generation;
-		if (st == STATUS_RANK_LOST && err.code == STATUS_RANK_LOST) return NULL; /* as a dead rank: no abort, no report */
+		if (st == STATUS_RANK_LOST && !group_aborted(w->rank.group)) return NULL; /* as a dead rank (fault kind exit): no abort, no report */
 		if (st != STATUS_OK && w->what != WORKER_STOP) {
 			group_abort(w->rank.group, w->rank.index, &err);
 			drain(w);

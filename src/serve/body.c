@@ -99,11 +99,7 @@ static enum status read_real(const json_t *value, const struct field *f, double 
 {
 	if (!json_is_number(value)) return refuse(r, 400, f->name, "%s must be a number, not %s", f->name, body_type_name(value));
 	double number = json_number_value(value);
-	bool inside = isfinite(number) && (f->above_min ? number > f->min : number >= f->min) && number <= f->max;
-	if (!inside && f->max > 1e300) return refuse(r, 400, f->name, "%s is %g; it must be above %g and finite", f->name, number, f->min);
-	if (!inside)
-		return refuse(r, 400, f->name, "%s is %.9g; it must be %s %g and at most %g", f->name, number, f->above_min ? "above" : "at least", f->min,
-		              f->max);
+	if (!(number >= f->min && number <= f->max)) return refuse(r, 400, f->name, "%s is %.9g; it must be at least %g and at most %g", f->name, number, f->min, f->max);
 	*out = number;
 	return STATUS_OK;
 }

@@ -26,7 +26,6 @@ struct field {
 	enum field_kind kind; /* the type at `offset`: bool, int, int64_t, double */
 	size_t offset;
 	double min, max;      /* of a number */
-	bool above_min;       /* min itself is not allowed */
 	unsigned where;       /* bit mask that the caller gives a meaning */
 };
 /* Reads those rows of the table that have a bit of `where`; what is absent keeps its value. 400 naming the field. A whole number may be

@@ -27,7 +27,7 @@ static const struct field table[] = {
 	{.name = "top_p", .kind = FIELD_REAL, AT(top_p), .min = 0, .max = 1, .where = BOTH},
 	{.name = "min_p", .kind = FIELD_REAL, AT(min_p), .min = 0, .max = 1, .where = BOTH},
 	{.name = "top_k", .kind = FIELD_INT, AT(top_k), .min = -1, .max = INT32_MAX, .where = BOTH},
-	{.name = "repetition_penalty", .kind = FIELD_REAL, AT(repetition_penalty), .min = 0, .max = 1e308, .above_min = true, .where = BOTH},
+	{.name = "repetition_penalty", .kind = FIELD_REAL, AT(repetition_penalty), .min = 1e-6, .max = 1e6, .where = BOTH},
 	{.name = "presence_penalty", .kind = FIELD_REAL, AT(presence_penalty), .min = -2, .max = 2, .where = BOTH},
 	{.name = "frequency_penalty", .kind = FIELD_REAL, AT(frequency_penalty), .min = -2, .max = 2, .where = BOTH},
 	{.name = "seed", .kind = FIELD_INT64, AT(seed), .min = -0x1p63, .max = 0x1p63, .where = BOTH},

@@ -173,10 +173,10 @@ def _(server):
 @case("ranges: the ends are accepted, beyond them 400 (B037 top_p among them)")
 def _(server):
     good_values = {"top_p": [1, 1.0, 0.9999999, 0, 0.1], "temperature": [0, 2, 0.5], "min_p": [0, 1], "presence_penalty": [-2, 2, 0], "frequency_penalty": [-2, 2],
-                   "repetition_penalty": [0.5, 1.0, 2, 1e-3], "n": [1, 3], "top_k": [0, -1, 1, 2147483647], "seed": [0, -1, -9223372036854775808, 9223372036854775807],
+                   "repetition_penalty": [0.5, 1.0, 2, 1e-6, 1e6], "n": [1, 3], "top_k": [0, -1, 1, 2147483647], "seed": [0, -1, -9223372036854775808, 9223372036854775807],
                    "min_tokens": [0, 2], "stop": ["", None][1:] + ["x", ["x"] * 64, []], "max_tokens": [1, 2.0], "stop_token_ids": [[], [5, 6]]}
     bad_values = {"top_p": [1.0000001, -0.1, 2], "temperature": [-0.1, 2.1, 1e300], "min_p": [-0.1, 1.1], "presence_penalty": [-2.1, 2.1], "frequency_penalty": [-2.1, 2.1],
-                  "repetition_penalty": [0, -1], "n": [0, -1, 129, 4294967297], "top_k": [-2, 2147483648], "min_tokens": [-1, 3], "stop": ["", ["x", ""], ["x"] * 65, "x" * 5000],
+                  "repetition_penalty": [0, -1, 1e-300, 1e300], "n": [0, -1, 129, 4294967297], "top_k": [-2, 2147483648], "min_tokens": [-1, 3], "stop": ["", ["x", ""], ["x"] * 65, "x" * 5000],
                   "max_tokens": [-1], "stop_token_ids": [[-1], [1 << 40], [1] * 49], "truncate_prompt_tokens": [0, -1], "prompt_logprobs": [-1, 21]}
     for path, good in ENDPOINTS:
         for name, values in good_values.items():

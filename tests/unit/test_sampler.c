@@ -191,7 +191,7 @@ static void test_parameters_out_of_range_are_named(void **state)
 {
 	(void)state;
 	const int32_t bad_id[] = {VOCAB}, good_id[] = {0};
-	const float one[] = {1}, nan[] = {NAN};
+	const float one[] = {1}, nan[] = {NAN}, large[] = {3e38f};
 	struct {
 		struct sampler_params p;
 		const char *name;
@@ -204,10 +204,14 @@ static void test_parameters_out_of_range_are_named(void **state)
 		{{.top_p = 1, .top_k = -1, .repetition_penalty = 1}, "top_k"},
 		{{.top_p = 1, .repetition_penalty = 0}, "repetition_penalty"},
 		{{.top_p = 1, .repetition_penalty = INFINITY}, "repetition_penalty"},
+		{{.top_p = 1, .repetition_penalty = 1e-300}, "repetition_penalty"},
+		{{.top_p = 1, .repetition_penalty = 1e300}, "repetition_penalty"},
 		{{.top_p = 1, .repetition_penalty = 1, .presence_penalty = 3}, "presence_penalty"},
 		{{.top_p = 1, .repetition_penalty = 1, .logprobs = 21}, "logprobs"},
 		{{.top_p = 1, .repetition_penalty = 1, .bias_ids = bad_id, .bias_values = one, .bias_count = 1}, "logit_bias"},
 		{{.top_p = 1, .repetition_penalty = 1, .bias_ids = good_id, .bias_values = nan, .bias_count = 1}, "logit_bias"},
+		{{.top_p = 1, .repetition_penalty = 1, .bias_ids = good_id, .bias_values = large, .bias_count = 1}, "logit_bias"},
+		{{.top_p = 1, .repetition_penalty = 1, .bias_ids = good_id, .bias_values = one, .bias_count = -1}, "logit_bias"},
 	};
 	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
 		struct error err = {0};
@@ -217,9 +221,30 @@ static void test_parameters_out_of_range_are_named(void **state)
 	assert_int_equal(sampler_validate(&off, VOCAB, NULL), STATUS_OK);
 }
 
+/* What sampler_validate takes never turns finite logits into what looks like a faulty device: that would end the group for one request. */
+static void test_parameters_at_their_ends_stay_finite(void **state)
+{
+	(void)state;
+	const double ends[][2] = {{0, 1e6}, {0, 2147483647}, {0, 1}, {0, 1}, {1e-6, 1e6}, {-2, 2}, {-2, 2}, {-SAMPLER_MAX_BIAS, SAMPLER_MAX_BIAS}};
+	enum { ENDS = sizeof ends / sizeof *ends, LONG = 4096 };
+	static int32_t text[LONG], twice[2] = {3, 3};
+	for (int i = 0; i < LONG; i++) text[i] = i % 3 + 2;
+	for (int side = 0; side < 1 << ENDS; side++) {
+		double v[ENDS];
+		for (int i = 0; i < ENDS; i++) v[i] = ends[i][side >> i & 1];
+		const float bias[] = {(float)v[7], (float)v[7]};
+		const struct sampler_params p = {.temperature = v[0], .top_k = (int)v[1], .top_p = v[2], .min_p = v[3], .repetition_penalty = v[4], .presence_penalty = v[5],
+		                                 .frequency_penalty = v[6], .bias_ids = twice, .bias_values = bias, .bias_count = side & 1 ? 2 : 0};
+		assert_int_equal(sampler_validate(&p, VOCAB, NULL), STATUS_OK);
+		struct sampler_choice c = pick_with(&p, (struct sampler_input){.prompt = text, .prompt_count = LONG, .generated = text, .generated_count = LONG});
+		assert_true(c.token >= 0 && c.token < VOCAB);
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_parameters_at_their_ends_stay_finite),
 		cmocka_unit_test(test_greedy_takes_the_smallest_id_among_equals),
 		cmocka_unit_test(test_tiny_temperature_and_top_p_stay_finite),
 		cmocka_unit_test(test_bias_penalties_and_mask),

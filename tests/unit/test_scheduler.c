@@ -497,6 +497,19 @@ static void test_a_long_prompt_leaves_state_every_so_often(void **state)
 	close_scheduler();
 }
 
+/* As near as snapshots may be, and no multiple is passed over for one that is too near. */
+static void test_a_short_distance_of_states_is_taken_as_far_as_it_can_be(void **state)
+{
+	(void)state;
+	for (int every = 1; every <= 3 * SIZE; every += SIZE - 1) {
+		open_stateful(1, 100, 8, every);
+		(void)submit(10 * SIZE + 4, 1, 300);
+		run_out();
+		assert_true(kv_snapshots(pools[0]) >= 3);
+		close_scheduler();
+	}
+}
+
 static void test_the_preempted_go_on_from_their_last_snapshot(void **state)
 {
 	(void)state;
@@ -565,6 +578,7 @@ int main(void)
 		cmocka_unit_test(test_siblings_with_state_compute_a_common_beginning_once),
 		cmocka_unit_test(test_a_conversation_goes_on_from_the_end_of_the_answer),
 		cmocka_unit_test(test_a_long_prompt_leaves_state_every_so_often),
+		cmocka_unit_test(test_a_short_distance_of_states_is_taken_as_far_as_it_can_be),
 		cmocka_unit_test(test_the_preempted_go_on_from_their_last_snapshot),
 		cmocka_unit_test(test_stop_ids_hold_until_min_tokens),
 		cmocka_unit_test(test_sizes_that_cannot_work_are_refused),

@@ -127,7 +127,7 @@ static void test_model(const char *name)
 			assert_true(was_seen(want, warmed));
 		}
 	}
-	coordinator_close(&c);
+	assert_true(coordinator_close(&c));
 	manifest_fini(&model.manifest);
 	source_close(&model.source);
 }
