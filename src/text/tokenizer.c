@@ -156,6 +156,8 @@ struct encoding {
 	struct buf normal[2];
 	const struct text_range *user; /* see tokenizer_encode_marked */
 	size_t user_count;
+	struct buf parts; /* of normalize_parts */
+	struct text_range *parts_user;
 };
 
 static void encoding_fini(struct encoding *e)
@@ -165,6 +167,8 @@ static void encoding_fini(struct encoding *e)
 	pieces_fini(&e->pieces);
 	buf_fini(&e->normal[0]);
 	buf_fini(&e->normal[1]);
+	buf_fini(&e->parts);
+	free(e->parts_user);
 }
 
 /* Normalized text without added tokens. `first`: it starts where the input starts. */
@@ -179,7 +183,8 @@ static enum status encode_segment(struct encoding *e, const char *text, size_t n
 	return STATUS_OK;
 }
 
-static bool any_user(const struct encoding *e, size_t start, size_t end)
+/* The first of the user's ranges that ends behind `start`. */
+static size_t first_user(const struct encoding *e, size_t start)
 {
 	size_t lo = 0, hi = e->user_count;
 	while (lo < hi) {
@@ -187,17 +192,47 @@ static bool any_user(const struct encoding *e, size_t start, size_t end)
 		if (e->user[mid].end <= start) lo = mid + 1;
 		else hi = mid;
 	}
-	return lo < e->user_count && e->user[lo].start < end;
+	return lo;
 }
 
-/* Text between two added tokens of the first pass: normalized, and searched for those of the second. Where normalization may have
- * moved the user's bytes, all of a stretch that holds some counts as the user's. */
+/* The user's text and the template's are normalized each by itself: what the template's becomes does not depend on the user, and in the
+ * result, too, it is known whose a byte is. `range`: the first that reaches into the stretch. */
+static enum status normalize_parts(struct encoding *e, const char *text, size_t n, size_t start_at, size_t range, struct added_walk *walk,
+                                   struct error *err)
+{
+	size_t count = 0;
+	if (!e->parts_user) TRY(mem_grow((void **)&e->parts_user, e->user_count, sizeof *e->parts_user, "ranges of a text", err));
+	buf_clear(&e->parts);
+	for (size_t at = 0, end; at < n; at = end) {
+		const bool users = range < e->user_count && e->user[range].start <= start_at + at;
+		const char *normal;
+		size_t size, before = e->parts.size;
+		end = range == e->user_count ? n : (users ? e->user[range].end : e->user[range].start) - start_at;
+		if (end > n) end = n;
+		TRY(normalizer_run(&e->tokenizer->normalizer, e->patterns, text + at, end - at, at == 0, e->normal, &normal, &size, err));
+		TRY(buf_append(&e->parts, normal, size, err));
+		if (!users) continue;
+		e->parts_user[count++] = (struct text_range){before, e->parts.size};
+		range++;
+	}
+	walk->text = e->parts.data;
+	walk->n = e->parts.size;
+	walk->user = e->parts_user;
+	walk->user_count = count;
+	return STATUS_OK;
+}
+
+/* Text between two added tokens of the first pass: normalized, and searched for those of the second. Whose a byte is matters only where
+ * special tokens are among these. */
 static enum status encode_stretch(struct encoding *e, const char *text, size_t n, size_t start_at, struct error *err)
 {
 	const struct tokenizer *t = e->tokenizer;
 	bool first = start_at == 0;
-	struct added_walk walk = {.trie = &t->added.normal, .all_user = any_user(e, start_at, start_at + n)};
-	TRY(normalizer_run(&t->normalizer, e->patterns, text, n, e->normal, &walk.text, &walk.n, err));
+	const size_t range = first_user(e, start_at);
+	struct added_walk walk = {.trie = &t->added.normal};
+	if (t->added.normal_special && range < e->user_count && e->user[range].start < start_at + n)
+		TRY(normalize_parts(e, text, n, start_at, range, &walk, err));
+	else TRY(normalizer_run(&t->normalizer, e->patterns, text, n, true, e->normal, &walk.text, &walk.n, err));
 	for (;;) {
 		bool more;
 		int32_t id;
