@@ -27,6 +27,7 @@ struct tokenizer {
 	struct added added;
 	struct postprocessor postprocessor;
 	struct decoder decoder;
+	int32_t rows; /* ids from here on are refused; 0: none */
 };
 
 /* ---- opening ---- */
@@ -115,6 +116,30 @@ void tokenizer_destroy(struct tokenizer **tokenizer)
 	decoder_fini(&t->decoder);
 	free(t);
 	*tokenizer = NULL;
+}
+
+/* The largest id of an entry of `vocab`, of those whose text `besides` (may be NULL) does not have. */
+static int32_t largest_id(const struct vocab *vocab, const struct vocab *besides)
+{
+	int32_t largest = -1;
+	for (uint32_t i = 0; i < vocab->count; i++) {
+		const struct vocab_entry *e = &vocab->entries[i];
+		if (e->id > largest && (!besides || vocab_find(besides, vocab->texts.data + e->offset, e->length) < 0)) largest = e->id;
+	}
+	return largest;
+}
+
+enum status tokenizer_limit(struct tokenizer *tokenizer, int32_t rows, const char *name, const struct log *log, struct error *err)
+{
+	const struct vocab *added = &tokenizer->added.vocab;
+	const int32_t largest = largest_id(&tokenizer->bpe.vocab, added), beyond = largest_id(added, NULL);
+	if (largest >= rows)
+		return FAIL(err, BAD_INPUT, "%s: its largest token id is %d, but the model has vocab_size %d; use the tokenizer of this model", name, largest, rows);
+	if (beyond < rows) return STATUS_OK;
+	tokenizer->rows = rows;
+	log_write(log, LOG_WARN, "%s: added token '%.64s' has id %d, but the model has vocab_size %d; a prompt with a token beyond it is refused", name,
+	          tokenizer_text(tokenizer, beyond), beyond, rows);
+	return STATUS_OK;
 }
 
 /* ---- asking ---- */
@@ -259,12 +284,24 @@ static enum status encode_text(struct encoding *e, const char *text, size_t n, s
 	}
 }
 
+/* Of the ids from `first` on. */
+static enum status check_rows(const struct tokenizer *t, const struct token_list *list, size_t first, struct error *err)
+{
+	for (size_t i = first; t->rows && i < list->count; i++)
+		if (list->ids[i] >= t->rows)
+			return FAIL(err, BAD_INPUT, "prompt: has the token '%.64s', for whose id %d the model has no embedding (vocab_size %d); leave it out",
+			            tokenizer_text(t, list->ids[i]), list->ids[i], t->rows);
+	return STATUS_OK;
+}
+
 static enum status encode_whole(struct encoding *e, const char *text, size_t n, bool add_special, struct error *err)
 {
 	const struct postprocessor *around = &e->tokenizer->postprocessor;
+	const size_t first = e->out->count;
 	if (add_special) TRY(token_list_append(e->out, around->before.ids, around->before.count, err));
 	TRY(encode_text(e, text, n, err));
-	return add_special ? token_list_append(e->out, around->after.ids, around->after.count, err) : STATUS_OK;
+	if (add_special) TRY(token_list_append(e->out, around->after.ids, around->after.count, err));
+	return check_rows(e->tokenizer, e->out, first, err);
 }
 
 enum status tokenizer_encode_marked(const struct tokenizer *tokenizer, const char *text, size_t n, bool add_special,

@@ -626,6 +626,39 @@ static void test_ids_of_added_tokens(void **state)
 	tokenizer_destroy(&t);
 }
 
+/* As of Gemma 3 1B, whose <image_soft_token> is past its embedding. */
+static void test_added_tokens_past_the_embedding(void **state)
+{
+	(void)state;
+	static const char json[] = "{\"added_tokens\":[{\"id\":1,\"content\":\"b\",\"special\":true},{\"id\":3,\"content\":\"<x>\",\"special\":true}]," MODEL
+	                           ",\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":[{\"Sequence\":{\"id\":\"A\"}},{\"SpecialToken\":{\"id\":\"<x>\"}}],"
+	                           "\"special_tokens\":{\"<x>\":{\"ids\":[3]}}}}";
+	const struct text_range user = {0, 1};
+	int warnings = 0;
+	struct log log = {.write = count_warning, .context = &warnings};
+	struct tokenizer *t;
+	struct token_list ids = {0};
+	struct error err = {0};
+	assert_int_equal(tokenizer_parse(&t, json, sizeof json - 1, "test", &log, &err), STATUS_OK);
+	assert_int_equal(tokenizer_limit(t, 4, "test", &log, &err), STATUS_OK);
+	assert_int_equal(tokenizer_encode(t, "a<x>", 4, true, &ids, &err), STATUS_OK);
+	assert_int_equal(warnings, 0);
+	assert_int_equal(tokenizer_limit(t, 2, "test", &log, &err), STATUS_BAD_INPUT);
+	assert_non_null(strstr(err.text, "id is 2,"));
+	assert_int_equal(tokenizer_limit(t, 3, "test", &log, &err), STATUS_OK);
+	assert_int_equal(warnings, 1);
+	ids.count = 1;
+	err = (struct error){0};
+	assert_int_equal(tokenizer_encode(t, "a", 1, false, &ids, &err), STATUS_OK);
+	assert_int_equal(tokenizer_encode(t, "a<x>", 4, false, &ids, &err), STATUS_BAD_INPUT);
+	assert_non_null(strstr(err.text, "<x>"));
+	assert_int_equal(tokenizer_encode(t, "a", 1, true, &ids, &err), STATUS_BAD_INPUT); /* the one behind every text */
+	assert_int_equal(tokenizer_encode_marked(t, "a<x>", 4, false, &user, 1, &ids, &err), STATUS_BAD_INPUT);
+	assert_int_equal(ids.count, 2);
+	token_list_fini(&ids);
+	tokenizer_destroy(&t);
+}
+
 static void test_missing_file_names_the_path(void **state)
 {
 	(void)state;
@@ -656,6 +689,7 @@ int main(void)
 		cmocka_unit_test(test_bad_files_are_refused_by_name),
 		cmocka_unit_test(test_nesting_is_bounded),
 		cmocka_unit_test(test_ids_of_added_tokens),
+		cmocka_unit_test(test_added_tokens_past_the_embedding),
 		cmocka_unit_test(test_missing_file_names_the_path),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
