@@ -217,7 +217,7 @@ static enum status print_json(const struct bench *b, struct error *err)
 		                                         "weight_gb_per_s", gb_per_s(r), "gflop_per_s", gflop_per_s(r), "speedup",
 		                                         r->speedup > 0 ? json_real(r->speedup) : json_null()));
 	}
-	return output_json(json_pack("{s:s,s:s,s:s,s:s,s:i,s:o}", "model", b->settings->model, "device", b->settings->device, "isa", b->isa, "dtype",
+	return output_json(json_pack("{s:o,s:s,s:s,s:s,s:i,s:o}", "model", json_path(b->settings->model), "device", b->settings->device, "isa", b->isa, "dtype",
 	                             dtype_name(b->config.dtype), "repeat", b->settings->repeat, "results", results), err);
 }
 

@@ -172,7 +172,7 @@ static enum status find_model(struct bench *b, struct error *err)
 		list = json_loadb(b->body.data, b->body.size, 0, NULL);
 		name = json_string_value(json_object_get(json_array_get(json_object_get(list, "data"), 0), "id"));
 	}
-	json_t *object = name ? json_pack("{s:s}", "model", name) : NULL;
+	json_t *object = name ? json_pack("{s:o}", "model", json_path(name)) : NULL;
 	char *text = object ? json_dumps(object, JSON_COMPACT) : NULL;
 	enum status st = text ? buf_append(&b->model, text, strlen(text) - 1, err)
 	                      : FAIL(err, BAD_INPUT, "/v1/models: names no model; give its name with --served-model-name");

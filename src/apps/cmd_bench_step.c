@@ -200,7 +200,7 @@ static enum status throughput_json(const struct bench *b, struct error *err)
 {
 	const struct settings *s = b->settings;
 	const int ranks = b->session.info.world_size;
-	json_t *object = json_pack("{s:s,s:i,s:i,s:i,s:i,s:f,s:I,s:I,s:f,s:f,s:i,s:f,s:f,s:o,s:i,s:f,s:f,s:o}", "model", s->model, "requests", s->requests, "input", s->bench_input,
+	json_t *object = json_pack("{s:o,s:i,s:i,s:i,s:i,s:f,s:I,s:I,s:f,s:f,s:i,s:f,s:f,s:o,s:i,s:f,s:f,s:o}", "model", json_path(s->model), "requests", s->requests, "input", s->bench_input,
 	                           "output", s->bench_output, "running", b->sequences, "seconds", b->throughput_s, "generated_tokens",
 	                           (json_int_t)b->generated, "computed_tokens", (json_int_t)b->computed, "throughput_tokens_per_s",
 	                           (double)b->generated / b->throughput_s, "requests_per_s", s->requests / b->throughput_s,
@@ -236,7 +236,7 @@ static enum status throughput_table(const struct bench *b, struct error *err)
 static enum status print_json(const struct bench *b, struct error *err)
 {
 	const struct settings *s = b->settings;
-	json_t *object = json_pack("{s:s,s:i,s:i,s:i,s:i,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:f}", "model", s->model, "batch", s->batch, "bench_context",
+	json_t *object = json_pack("{s:o,s:i,s:i,s:i,s:i,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:f}", "model", json_path(s->model), "batch", s->batch, "bench_context",
 	                           s->bench_context, "steps", s->steps, "prefill", s->prefill, "decode_ms", b->decode_ms, "decode_most_ms",
 	                           b->decode_most_ms, "prefill_ms",
 	                           b->prefill_ms, "tokens_per_s", per_second(s->batch, b->decode_ms), "prefill_tokens_per_s",

@@ -12,10 +12,12 @@
 #include "apps/prescreen_files.h"
 #include "apps/prescreen_text.h"
 #include "base/mem.h"
+#include "model/fields.h"
 #include "prescreen/chain.h"
 #include "prescreen/problems.h"
 #include "prescreen/screen.h"
 #include "tandem.h"
+#include "text/utf8.h"
 
 #define QUICK_ROTATE_BYTES ((int64_t)8 << 20)
 #define CPU_CONTEXT 512
@@ -84,9 +86,10 @@ static enum status open_fleet(struct prescreen *p, struct error *err)
 	return fleet_init(&p->fleet, &s, 1, err);
 }
 
-/* "models/demo/" and "models/demo/config.json": "demo". */
-static void name_model(char out[64], const char *path)
+/* "models/demo/" and "models/demo/config.json": "demo"; UTF-8, as results are saved and compared. */
+static enum status name_model(char out[64], const char *path, struct error *err)
 {
+	struct buf name = {0};
 	char copy[4096];
 	snprintf(copy, sizeof copy, "%s", path);
 	size_t n = strlen(copy);
@@ -96,7 +99,11 @@ static void name_model(char out[64], const char *path)
 		*slash = 0;
 		slash = strrchr(copy, '/');
 	}
-	snprintf(out, 64, "%.63s", slash ? slash + 1 : copy);
+	const char *last = slash ? slash + 1 : copy;
+	enum status st = utf8_append_lossy(&name, last, strlen(last), err);
+	if (st == STATUS_OK) fields_text(out, 64, name.data ? name.data : "");
+	buf_fini(&name);
+	return st;
 }
 
 static enum status make_problems(struct prescreen *p, struct error *err)
@@ -109,7 +116,7 @@ static enum status make_problems(struct prescreen *p, struct error *err)
 	if (!(s->reject <= s->keep)) return FAIL(err, USAGE, "--reject %g: is above --keep %g; give one that is not", s->reject, s->keep);
 	snprintf(p->results.program, sizeof p->results.program, "%s", TANDEM_VERSION);
 	snprintf(p->results.model_type, sizeof p->results.model_type, "%.31s", p->config.model_type);
-	name_model(p->results.model, s->model);
+	TRY(name_model(p->results.model, s->model, err));
 	p->results.dtype = p->config.dtype;
 	p->results.keep = s->keep;
 	p->results.reject = s->reject;

@@ -8,8 +8,8 @@
 static enum status print(const struct settings *settings, const struct buf *text, json_t *object, struct error *err)
 {
 	if (!settings->json) return output_write(text->data, text->size, err);
-	if (object) json_object_set_new(object, "first", json_string(settings->model));
-	if (object && settings->second) json_object_set_new(object, "second", json_string(settings->second));
+	if (object) json_object_set_new(object, "first", json_path(settings->model));
+	if (object && settings->second) json_object_set_new(object, "second", json_path(settings->second));
 	return output_json(object, err);
 }
 

@@ -18,7 +18,7 @@ static enum status say(const struct settings *settings, const char *folder, cons
 {
 	struct buf out = {0};
 	if (settings->json)
-		return output_json(json_pack("{s:s,s:i,s:s,s:b,s:b}", "folder", folder, "entries", w->entries, "hash", w->hash, "any_order", w->any_order, "complete",
+		return output_json(json_pack("{s:o,s:i,s:s,s:b,s:b}", "folder", json_path(folder), "entries", w->entries, "hash", w->hash, "any_order", w->any_order, "complete",
 		                             r->complete), err);
 	enum status st = prescreen_files_say(r, folder, w, &out, err);
 	if (st == STATUS_OK) st = output_write(out.data, out.size, err);

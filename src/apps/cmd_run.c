@@ -199,7 +199,7 @@ static enum status print_json(struct run *run, struct error *err)
 {
 	const struct tandem_sampling *p = &run->sampling;
 	json_t *text = run->tokenizer ? json_stringn(run->text.data ? run->text.data : "", run->text.size) : json_null();
-	json_t *object = json_pack("{s:s,s:o,s:o,s:o,s:s,s:i,s:i,s:f,s:f,s:f}", "model", run->settings->model, "prompt_tokens",
+	json_t *object = json_pack("{s:o,s:o,s:o,s:o,s:s,s:i,s:i,s:f,s:f,s:f}", "model", json_path(run->settings->model), "prompt_tokens",
 	                           id_array(&run->prompt), "tokens", id_array(&run->tokens), "text", text, "finish_reason",
 	                           finish_name(run->finish), "prompt_count", (int)run->prompt.count, "count", (int)run->tokens.count, "ttft_ms",
 	                           ttft_ms(run), "tpot_ms", tpot_ms(run), "tokens_per_s", per_second(1, tpot_ms(run)));

@@ -12,11 +12,11 @@
 #include "apps/explain.h"
 #include "apps/gguf_text.h"
 #include "apps/session.h"
-#include "base/mem.h"
 #include "model/config.h"
 #include "model/gguf.h"
 #include "serve/server.h"
 #include "text/template.h"
+#include "text/utf8.h"
 
 #define DEFAULT_CONTEXT 8192 /* the engine's, where the model allows more */
 #define DEFAULT_KV_CONTEXTS 4
@@ -29,20 +29,27 @@ struct serve {
 	struct chat_template *chat_template;
 	struct facts facts;
 	struct server *server;
-	char *names;      /* copy that facts.names point into */
+	struct buf names; /* copy that facts.names point into */
 	struct buf folder;
 	int listen_fd, port;
 	int signals[2];   /* pipe */
 };
+
+/* Clients name the model by what they read in answers, so it is the UTF-8 that those have. */
+static enum status copy_name(struct serve *s, const char *name, struct error *err)
+{
+	TRY(utf8_append_lossy(&s->names, name, strlen(name), err));
+	return buf_puts(&s->names, "", err);
+}
 
 /* The name of the model's folder: its path without what stands before the last part. */
 static enum status default_name(struct serve *s, struct error *err)
 {
 	char *real = realpath(s->folder.data, NULL);
 	const char *path = real ? real : s->folder.data, *slash = strrchr(path, '/');
-	s->names = mem_strdup(slash && slash[1] ? slash + 1 : path, "model name", err);
+	enum status st = copy_name(s, slash && slash[1] ? slash + 1 : path, err);
 	free(real);
-	return s->names ? STATUS_OK : STATUS_NO_MEMORY;
+	return st;
 }
 
 static enum status read_names(struct serve *s, struct error *err)
@@ -50,12 +57,11 @@ static enum status read_names(struct serve *s, struct error *err)
 	const char *given = s->settings->served_names;
 	if (!given) {
 		TRY(default_name(s, err));
-		s->facts.names[s->facts.name_count++] = s->names;
+		s->facts.names[s->facts.name_count++] = s->names.data;
 		return STATUS_OK;
 	}
-	s->names = mem_strdup(given, "model name", err);
-	if (!s->names) return STATUS_NO_MEMORY;
-	char *rest = s->names, *name;
+	TRY(copy_name(s, given, err));
+	char *rest = s->names.data, *name;
 	while ((name = strsep(&rest, ","))) {
 		if (!*name || strlen(name) > 200 || s->facts.name_count == FACTS_MAX_NAMES)
 			return FAIL(err, USAGE, "--served-model-name: give 1 to %d names of 1 to 200 bytes with commas between them", FACTS_MAX_NAMES);
@@ -190,6 +196,6 @@ enum status cmd_serve(const struct settings *settings, struct error *err)
 	chat_template_destroy(&s.chat_template);
 	tokenizer_destroy(&s.tokenizer);
 	buf_fini(&s.folder);
-	free(s.names);
+	buf_fini(&s.names);
 	return st;
 }

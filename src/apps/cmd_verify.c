@@ -267,7 +267,7 @@ static enum status print_json(const struct verify *v, struct error *err)
 	if (bad)
 		difference = json_pack("{s:i,s:i,s:i,s:i,s:f,s:b}", "prompt", (int)(bad - v->samples), "index", bad->differs, "expected",
 		                       expected_at(bad), "found", bad->found, "margin", fmin(margin_at(bad), 1e30), "near_tie", near_tie(v, bad));
-	json_t *object = json_pack("{s:s,s:i,s:I,s:I,s:f,s:f,s:b,s:f,s:I,s:b,s:o}", "model", v->settings->model, "prompts", v->count, "positions",
+	json_t *object = json_pack("{s:o,s:i,s:I,s:I,s:f,s:f,s:b,s:f,s:I,s:b,s:o}", "model", json_path(v->settings->model), "prompts", v->count, "positions",
 	                           (json_int_t)v->positions, "tokens_compared", (json_int_t)token_count(v), "max_abs_error",
 	                           fmin(v->max_abs, 1e30), "max_rel_error", fmin(v->max_rel, 1e30), "bit_identical", v->identical,
 	                           "min_top1_margin", fmin(v->min_margin, 1e30), "same_top1", (json_int_t)v->same_top, "tokens_agree", !bad,

@@ -10,6 +10,7 @@
 
 #include "base/clock.h"
 #include "tandem.h"
+#include "text/utf8.h"
 
 #define BAR_WIDTH 30
 #define STATUS_COLUMNS 78 /* of a terminal that nobody has widened */
@@ -22,6 +23,15 @@ static struct {
 	volatile sig_atomic_t told; /* descriptor for signals_to */
 	int write_error;            /* errno of stdout's first failure */
 } process;
+
+json_t *json_path(const char *text)
+{
+	struct buf mended = {0};
+	enum status st = utf8_append_lossy(&mended, text, strlen(text), NULL);
+	json_t *made = st == STATUS_OK ? json_string(mended.data ? mended.data : "") : NULL;
+	buf_fini(&mended);
+	return made;
+}
 
 enum status output_write(const void *bytes, size_t n, struct error *err)
 {

@@ -12,6 +12,8 @@
 
 struct tandem;
 
+/* As json_string, with U+FFFD for what is not UTF-8: a path may hold any bytes. NULL: no memory. */
+json_t *json_path(const char *text);
 /* Writes and flushes: a reader of a stream of tokens sees each at once. CANCELLED when the reader has gone (main then exits as a
  * program that died of SIGPIPE), IO otherwise. */
 enum status output_write(const void *bytes, size_t n, struct error *err) NODISCARD;

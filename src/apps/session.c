@@ -106,9 +106,7 @@ enum status model_tokenizer(struct tokenizer **out, const char *model, struct co
 		if (access(path.data, F_OK) != 0) goto end;
 		TRY_GOTO(tokenizer_open(out, path.data, &log, err), end);
 	}
-	if (*out && tokenizer_vocab_size(*out) > config.vocab_size)
-		st = FAIL(err, BAD_INPUT, "%s: its largest token id is %d, but the model has vocab_size %d; use the tokenizer of this model", path.data,
-		          tokenizer_vocab_size(*out) - 1, config.vocab_size);
+	if (*out) st = tokenizer_limit(*out, config.vocab_size, path.data, &log, err);
 end:
 	if (st != STATUS_OK) tokenizer_destroy(out);
 	buf_fini(&path);

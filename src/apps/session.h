@@ -37,8 +37,8 @@ enum status session_error(int code, const struct tandem_error *from, struct erro
 
 /* The folder of a MODEL that may be the folder or its config.json. */
 enum status model_folder(const char *model, struct buf *out, struct error *err) NODISCARD;
-/* *out is NULL, without an error, if the folder has no tokenizer.json (the GGUF file no tokenizer). BAD_INPUT if it names ids that the model
- * has no room for. (A larger model is fine: embedding rows are often padded.) */
+/* *out is NULL, without an error, if the folder has no tokenizer.json (the GGUF file no tokenizer). tokenizer_limit is at the model's
+ * vocabulary. (A larger model is fine: embedding rows are often padded.) */
 enum status model_tokenizer(struct tokenizer **out, const char *model, struct console *console, struct error *err) NODISCARD;
 
 /* Appends the fields that every --json answer about a session has. */

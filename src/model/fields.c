@@ -61,6 +61,13 @@ const json_t *fields_get(const struct fields *f, const char *key)
 	return json_is_null(value) ? NULL : value;
 }
 
+/* 2.0 is not 2 to a reader: it keeps its point. */
+static void describe_real(char *text, size_t size, double value)
+{
+	int n = snprintf(text, size, "%.17g", value);
+	if (!strpbrk(text, ".e")) snprintf(text + n, size - (size_t)n, ".0");
+}
+
 /* The value as JSON in at most `size` bytes. A composite may be huge, so only its kind is told. */
 static void describe(char *text, size_t size, const json_t *value)
 {
@@ -68,7 +75,7 @@ static void describe(char *text, size_t size, const json_t *value)
 	else if (json_is_object(value)) snprintf(text, size, "an object");
 	else if (json_is_array(value)) snprintf(text, size, "a list of %zu", json_array_size(value));
 	else if (json_is_integer(value)) snprintf(text, size, "%" JSON_INTEGER_FORMAT, json_integer_value(value));
-	else if (json_is_real(value)) snprintf(text, size, "%.17g", json_real_value(value));
+	else if (json_is_real(value)) describe_real(text, size, json_real_value(value));
 	else if (json_is_string(value)) snprintf(text, size, "\"%.60s\"", json_string_value(value));
 	else snprintf(text, size, "%s", json_is_true(value) ? "true" : json_is_false(value) ? "false" : "null");
 }

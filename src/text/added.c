@@ -122,11 +122,12 @@ static enum status index_token(struct added *out, uint32_t i, const struct norma
 	size_t n = entry->length;
 	struct added_token *token = &out->tokens[i];
 	if (!token->normalized) return trie_add(&out->raw, text, n, (int32_t)i, err);
-	TRY(normalizer_run(normalizer, scratch, text, n, spare, &text, &n, err));
+	TRY(normalizer_run(normalizer, scratch, text, n, true, spare, &text, &n, err));
 	if (out->forms.size + n > UINT32_MAX) return FAIL(err, UNSUPPORTED, "added tokens: more than 4 GiB of text");
 	token->form = (uint32_t)out->forms.size;
 	token->form_length = (uint32_t)n;
 	TRY(buf_append(&out->forms, text, n, err));
+	out->normal_special = out->normal_special || token->special;
 	return n > 0 ? trie_add(&out->normal, text, n, (int32_t)i, err) : STATUS_OK;
 }
 
@@ -248,7 +249,7 @@ static void swallow_space(const struct added_walk *walk, const struct added_toke
 static bool is_users(struct added_walk *walk, size_t start, size_t end)
 {
 	while (walk->user_count > 0 && walk->user->end <= start) walk->user++, walk->user_count--;
-	return walk->all_user || (walk->user_count > 0 && walk->user->start < end);
+	return walk->user_count > 0 && walk->user->start < end;
 }
 
 /* The next token from walk->next on; *token is -1 if there is none. */

@@ -43,6 +43,7 @@ struct added {
 	struct added_token *tokens;
 	struct buf forms;
 	struct trie raw, normal; /* normalized false, true */
+	bool normal_special;     /* special tokens are among those of `normal` */
 	struct pattern *word;    /* \w, if a token is single_word */
 };
 
@@ -62,7 +63,6 @@ struct added_walk {
 	size_t n;
 	const struct text_range *user; /* ascending ranges of text[0..n) in which special tokens are text */
 	size_t user_count;
-	bool all_user; /* the same for the whole text */
 	size_t next;     /* where the search goes on */
 	size_t done;     /* what is before was handed out */
 	int32_t pending; /* token found behind the stretch that was handed out, + 1 */

@@ -92,12 +92,13 @@ static enum status run_step(const struct normalizer_step *step, struct pattern_s
 	return unicode_normalize(step->kind, text, n, out, err);
 }
 
-enum status normalizer_run(const struct normalizer *normalizer, struct pattern_scratch *scratch, const char *text, size_t n,
+enum status normalizer_run(const struct normalizer *normalizer, struct pattern_scratch *scratch, const char *text, size_t n, bool begins,
                            struct buf spare[2], const char **result, size_t *result_n, struct error *err)
 {
 	int turn = 0;
 	for (size_t i = 0; i < normalizer->count; i++) {
 		struct buf *out = &spare[turn];
+		if (normalizer->steps[i].kind == NORMALIZER_PREPEND && !begins) continue;
 		buf_clear(out);
 		TRY(buf_reserve(out, n, err));
 		TRY(run_step(&normalizer->steps[i], scratch, text, n, out, err));

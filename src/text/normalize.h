@@ -6,6 +6,7 @@
 #ifndef TANDEM_TEXT_NORMALIZE_H
 #define TANDEM_TEXT_NORMALIZE_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
 #include "base/buf.h"
@@ -31,9 +32,9 @@ struct json_t;
 enum status normalizer_parse(struct normalizer *out, const struct json_t *node, struct error *err) NODISCARD;
 void normalizer_fini(struct normalizer *normalizer);
 
-/* The normal form of text[0..n). *result points into `text` where nothing changed, else into one of the two spare buffers,
- * whose contents are overwritten. */
-enum status normalizer_run(const struct normalizer *normalizer, struct pattern_scratch *scratch, const char *text, size_t n,
+/* The normal form of text[0..n). `begins`: it is the begin of a segment; Prepend does nothing elsewhere. *result points into `text` where
+ * nothing changed, else into one of the two spare buffers, whose contents are overwritten. */
+enum status normalizer_run(const struct normalizer *normalizer, struct pattern_scratch *scratch, const char *text, size_t n, bool begins,
                            struct buf spare[2], const char **result, size_t *result_n, struct error *err) NODISCARD;
 
 /* Appends the Unicode normal form of text[0..n). Linear: runs of combining marks are sorted by counting. */

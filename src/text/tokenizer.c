@@ -27,6 +27,7 @@ struct tokenizer {
 	struct added added;
 	struct postprocessor postprocessor;
 	struct decoder decoder;
+	int32_t rows; /* ids from here on are refused; 0: none */
 };
 
 /* ---- opening ---- */
@@ -117,6 +118,30 @@ void tokenizer_destroy(struct tokenizer **tokenizer)
 	*tokenizer = NULL;
 }
 
+/* The largest id of an entry of `vocab`, of those whose text `besides` (may be NULL) does not have. */
+static int32_t largest_id(const struct vocab *vocab, const struct vocab *besides)
+{
+	int32_t largest = -1;
+	for (uint32_t i = 0; i < vocab->count; i++) {
+		const struct vocab_entry *e = &vocab->entries[i];
+		if (e->id > largest && (!besides || vocab_find(besides, vocab->texts.data + e->offset, e->length) < 0)) largest = e->id;
+	}
+	return largest;
+}
+
+enum status tokenizer_limit(struct tokenizer *tokenizer, int32_t rows, const char *name, const struct log *log, struct error *err)
+{
+	const struct vocab *added = &tokenizer->added.vocab;
+	const int32_t largest = largest_id(&tokenizer->bpe.vocab, added), beyond = largest_id(added, NULL);
+	if (largest >= rows)
+		return FAIL(err, BAD_INPUT, "%s: its largest token id is %d, but the model has vocab_size %d; use the tokenizer of this model", name, largest, rows);
+	if (beyond < rows) return STATUS_OK;
+	tokenizer->rows = rows;
+	log_write(log, LOG_WARN, "%s: added token '%.64s' has id %d, but the model has vocab_size %d; a prompt with a token beyond it is refused", name,
+	          tokenizer_text(tokenizer, beyond), beyond, rows);
+	return STATUS_OK;
+}
+
 /* ---- asking ---- */
 
 int32_t tokenizer_vocab_size(const struct tokenizer *tokenizer)
@@ -156,6 +181,8 @@ struct encoding {
 	struct buf normal[2];
 	const struct text_range *user; /* see tokenizer_encode_marked */
 	size_t user_count;
+	struct buf parts; /* of normalize_parts */
+	struct text_range *parts_user;
 };
 
 static void encoding_fini(struct encoding *e)
@@ -165,6 +192,8 @@ static void encoding_fini(struct encoding *e)
 	pieces_fini(&e->pieces);
 	buf_fini(&e->normal[0]);
 	buf_fini(&e->normal[1]);
+	buf_fini(&e->parts);
+	free(e->parts_user);
 }
 
 /* Normalized text without added tokens. `first`: it starts where the input starts. */
@@ -179,7 +208,8 @@ static enum status encode_segment(struct encoding *e, const char *text, size_t n
 	return STATUS_OK;
 }
 
-static bool any_user(const struct encoding *e, size_t start, size_t end)
+/* The first of the user's ranges that ends behind `start`. */
+static size_t first_user(const struct encoding *e, size_t start)
 {
 	size_t lo = 0, hi = e->user_count;
 	while (lo < hi) {
@@ -187,17 +217,47 @@ static bool any_user(const struct encoding *e, size_t start, size_t end)
 		if (e->user[mid].end <= start) lo = mid + 1;
 		else hi = mid;
 	}
-	return lo < e->user_count && e->user[lo].start < end;
+	return lo;
 }
 
-/* Text between two added tokens of the first pass: normalized, and searched for those of the second. Where normalization may have
- * moved the user's bytes, all of a stretch that holds some counts as the user's. */
+/* The user's text and the template's are normalized each by itself: what the template's becomes does not depend on the user, and in the
+ * result, too, it is known whose a byte is. `range`: the first that reaches into the stretch. */
+static enum status normalize_parts(struct encoding *e, const char *text, size_t n, size_t start_at, size_t range, struct added_walk *walk,
+                                   struct error *err)
+{
+	size_t count = 0;
+	if (!e->parts_user) TRY(mem_grow((void **)&e->parts_user, e->user_count, sizeof *e->parts_user, "ranges of a text", err));
+	buf_clear(&e->parts);
+	for (size_t at = 0, end; at < n; at = end) {
+		const bool users = range < e->user_count && e->user[range].start <= start_at + at;
+		const char *normal;
+		size_t size, before = e->parts.size;
+		end = range == e->user_count ? n : (users ? e->user[range].end : e->user[range].start) - start_at;
+		if (end > n) end = n;
+		TRY(normalizer_run(&e->tokenizer->normalizer, e->patterns, text + at, end - at, at == 0, e->normal, &normal, &size, err));
+		TRY(buf_append(&e->parts, normal, size, err));
+		if (!users) continue;
+		e->parts_user[count++] = (struct text_range){before, e->parts.size};
+		range++;
+	}
+	walk->text = e->parts.data;
+	walk->n = e->parts.size;
+	walk->user = e->parts_user;
+	walk->user_count = count;
+	return STATUS_OK;
+}
+
+/* Text between two added tokens of the first pass: normalized, and searched for those of the second. Whose a byte is matters only where
+ * special tokens are among these. */
 static enum status encode_stretch(struct encoding *e, const char *text, size_t n, size_t start_at, struct error *err)
 {
 	const struct tokenizer *t = e->tokenizer;
 	bool first = start_at == 0;
-	struct added_walk walk = {.trie = &t->added.normal, .all_user = any_user(e, start_at, start_at + n)};
-	TRY(normalizer_run(&t->normalizer, e->patterns, text, n, e->normal, &walk.text, &walk.n, err));
+	const size_t range = first_user(e, start_at);
+	struct added_walk walk = {.trie = &t->added.normal};
+	if (t->added.normal_special && range < e->user_count && e->user[range].start < start_at + n)
+		TRY(normalize_parts(e, text, n, start_at, range, &walk, err));
+	else TRY(normalizer_run(&t->normalizer, e->patterns, text, n, true, e->normal, &walk.text, &walk.n, err));
 	for (;;) {
 		bool more;
 		int32_t id;
@@ -224,12 +284,24 @@ static enum status encode_text(struct encoding *e, const char *text, size_t n, s
 	}
 }
 
+/* Of the ids from `first` on. */
+static enum status check_rows(const struct tokenizer *t, const struct token_list *list, size_t first, struct error *err)
+{
+	for (size_t i = first; t->rows && i < list->count; i++)
+		if (list->ids[i] >= t->rows)
+			return FAIL(err, BAD_INPUT, "prompt: has the token '%.64s', for whose id %d the model has no embedding (vocab_size %d); leave it out",
+			            tokenizer_text(t, list->ids[i]), list->ids[i], t->rows);
+	return STATUS_OK;
+}
+
 static enum status encode_whole(struct encoding *e, const char *text, size_t n, bool add_special, struct error *err)
 {
 	const struct postprocessor *around = &e->tokenizer->postprocessor;
+	const size_t first = e->out->count;
 	if (add_special) TRY(token_list_append(e->out, around->before.ids, around->before.count, err));
 	TRY(encode_text(e, text, n, err));
-	return add_special ? token_list_append(e->out, around->after.ids, around->after.count, err) : STATUS_OK;
+	if (add_special) TRY(token_list_append(e->out, around->after.ids, around->after.count, err));
+	return check_rows(e->tokenizer, e->out, first, err);
 }
 
 enum status tokenizer_encode_marked(const struct tokenizer *tokenizer, const char *text, size_t n, bool add_special,

@@ -70,6 +70,9 @@ struct tokenizer_description {
 enum status tokenizer_create(struct tokenizer **out, const struct tokenizer_description *description, const char *name, const struct log *log,
                              struct error *err) NODISCARD;
 
+/* For a model with embeddings of `rows` ids, before the tokenizer is shared. BAD_INPUT if the vocabulary goes beyond them. Added tokens may:
+ * `log` is told, and from then on encoding refuses what would give such an id. */
+enum status tokenizer_limit(struct tokenizer *tokenizer, int32_t rows, const char *name, const struct log *log, struct error *err) NODISCARD;
 /* One more than the largest id that the file names. */
 int32_t tokenizer_vocab_size(const struct tokenizer *tokenizer);
 /* The id of the vocabulary entry or added token whose content is exactly `text`; -1 if there is none. */
@@ -80,12 +83,13 @@ bool tokenizer_is_special(const struct tokenizer *tokenizer, int32_t id);
 
 /* Appends the ids of text[0..n) to `out`. Special-token text in the input is parsed as special tokens, as HF does.
  * add_special: run the post-processor's template (BOS and the like). Invalid UTF-8: each maximal ill-formed subpart counts as
- * U+FFFD. On failure `out` keeps what it had. Near-linear in n for any input. */
+ * U+FFFD. BAD_INPUT past tokenizer_limit. On failure `out` keeps what it had. Near-linear in n for any input. */
 enum status tokenizer_encode(const struct tokenizer *tokenizer, const char *text, size_t n, bool add_special, struct token_list *out,
                              struct error *err) NODISCARD;
 
 /* As tokenizer_encode, for text that was put together from a template and what a user wrote: in `user` (ascending, apart from each other,
- * valid UTF-8 text) a special token is not recognised but is text like any other, also where only part of it lies in such a range. */
+ * valid UTF-8 text) a special token is not recognised but is text like any other, also where only part of it lies in such a range. Where
+ * special tokens are looked for in normalized text, the user's and the template's are normalized each by itself. */
 enum status tokenizer_encode_marked(const struct tokenizer *tokenizer, const char *text, size_t n, bool add_special,
                                     const struct text_range *user, size_t user_count, struct token_list *out, struct error *err) NODISCARD;
 /* The same without the template, and special-token text is ordinary text: for what a user wrote, in a prompt that a template

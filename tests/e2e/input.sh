@@ -81,6 +81,7 @@ done
 rm -r "$folder"
 
 # A tokenizer that names more ids than the model has.
+filler=
 folder=$(copy_model llama)
 cat >"$folder/tokenizer.json" <<'JSON'
 {"version": "1.0", "truncation": null, "padding": null, "added_tokens": [], "normalizer": null,
@@ -94,7 +95,34 @@ sed -i 's/"c": 160/"c": 2/' "$folder/tokenizer.json"
 succeeds "smaller vocabulary" 10 run "$folder" -p ab -n 2 && ok "smaller vocabulary"
 refuses "empty text" 3 'prompt' run "$folder" -p ''
 refuses "prompt file is a folder" 3 'folder' run "$folder" --prompt-file "$work"
+# As of Gemma 3 1B: an added token past the vocabulary, which only a prompt with it notices.
+sed -i 's/"added_tokens": \[\]/"added_tokens": [{"id": 160, "content": "<image>", "special": true}]/; s/"c": 2/"c": 159/' "$folder/tokenizer.json"
+for n in $(seq 2 158); do filler="$filler\"f$n\": $n, "; done
+sed -i "s/\"c\": 159/$filler&/" "$folder/tokenizer.json"
+succeeds "added token past the vocabulary" 10 run "$folder" -p ab -n 2 &&
+	{ grep -q "warning: .*'<image>' has id 160" "$err" && ok "added token past the vocabulary" || not_ok "added token past the vocabulary" "no warning"; }
+refuses "text with that token" 3 "'<image>'.* 160" run "$folder" -p 'a<image>b'
+refuses "its id" 3 'token id 160' run "$folder" --tokens 1,160 --json
 echo '{"model": 3}' >"$folder/tokenizer.json"
 refuses "tokenizer.json is broken" 3 'tokenizer.json' run "$folder" --tokens 1 --json
 rm -r "$folder"
+
+# A path that is not UTF-8: JSON has U+FFFD in its place.
+bad=$work/bad$'\xff'
+shown=$work/bad$'\xef\xbf\xbd'
+cp -r "$golden/llama" "$bad"
+for command in "run BAD --tokens 1 -n 1" "verify BAD" "bench step BAD --steps 1 --prefill 8" "bench step BAD --requests 2 --input 4 --output 2" \
+	"bench gemm BAD --repeat 1"; do
+	read -ra words <<<"$command"
+	succeeds "not UTF-8: $command" 60 "${words[@]/#BAD/$bad}" --json && equal "not UTF-8: $command" model "$(json "$out" model)" "$shown"
+done
+succeeds "not UTF-8: bench serve" 60 bench serve "$bad" --token-ids --requests 2 --output-len 2 --json &&
+	equal "not UTF-8: bench serve" completed "$(json "$out" completed)" 2
+succeeds "not UTF-8: prescreen" 60 prescreen "$bad" --tp 1 --rows 1 --families "mlp down" --quick --out "$bad/screen" --json &&
+	equal "not UTF-8: prescreen" model "$(json "$out" model)" "${shown##*/}"
+succeeds "not UTF-8: prescreen --resume" 60 prescreen "$bad" --tp 1 --rows 1 --families "mlp down" --quick --out "$bad/screen" --resume && ok "not UTF-8: prescreen --resume"
+succeeds "not UTF-8: prescreen report" 10 prescreen report "$bad/screen/prescreen.json" --json &&
+	equal "not UTF-8: prescreen report" folder "$(json "$out" folder)" "$shown/screen"
+succeeds "not UTF-8: prescreen diff" 10 prescreen diff "$bad/screen/prescreen.json" "$bad/screen/prescreen.json" --json &&
+	equal "not UTF-8: prescreen diff" second "$(json "$out" second)" "$shown/screen/prescreen.json"
 finish

@@ -240,6 +240,12 @@ def _(server):
         assert server.complete(model=name).json["model"] == "first"
 
 
+@case("a name that is not UTF-8 is served as answers have it", server=[*SERVER, "--served-model-name", "x\udcff"])
+def _(server):
+    assert server.get("/v1/models").json["data"][0]["id"] == "x\ufffd"
+    assert server.complete(model="x\ufffd").json["model"] == "x\ufffd"
+
+
 @case("B063 B065 B067 the context: one rule on every route")
 def _(server):
     model = server.get("/v1/models").json["data"][0]

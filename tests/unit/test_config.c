@@ -278,6 +278,10 @@ static void test_every_number_is_checked(void **state)
 		bad(llama, change, STATUS_BAD_INPUT, "rms_norm_eps");
 	}
 	bad(llama, "{\"num_hidden_layers\":1025}", STATUS_BAD_INPUT, "num_hidden_layers: expected an integer from 1 to 1024, found 1025");
+	/* as transformers has it: 2.0 is none */
+	bad(llama, "{\"num_hidden_layers\":2.0}", STATUS_BAD_INPUT, "num_hidden_layers: expected an integer from 1 to 1024, found 2.0");
+	bad(llama, "{\"num_hidden_layers\":2.5}", STATUS_BAD_INPUT, "found 2.5");
+	bad(llama, "{\"num_hidden_layers\":1e300}", STATUS_BAD_INPUT, "found 1");
 	bad(llama, "{\"attention_bias\":1}", STATUS_BAD_INPUT, "attention_bias");
 	bad(llama, "{\"tie_word_embeddings\":\"true\"}", STATUS_BAD_INPUT, "tie_word_embeddings");
 	bad(llama, "{\"hidden_act\":1}", STATUS_BAD_INPUT, "hidden_act");

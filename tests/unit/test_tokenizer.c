@@ -160,8 +160,29 @@ static void assert_encodes(const struct tokenizer *t, const char *text, const ch
 	token_list_fini(&ids);
 }
 
-/* How many ids of special tokens `text` gets when text[start..end) came from a user. */
-static int specials(const struct tokenizer *t, const char *text, size_t start, size_t end)
+/* A file whose `token` is looked for in normalized text, by another normalizer unless that is NULL. */
+static struct tokenizer *open_normalized(const char *name, const char *token, const char *normalizer)
+{
+	char path[256];
+	struct tokenizer *t;
+	struct error err = {0};
+	size_t i;
+	json_t *added;
+	snprintf(path, sizeof path, FOLDER "/%s.json", name);
+	json_t *root = json_load_file(path, JSON_ALLOW_NUL, NULL);
+	assert_non_null(root);
+	json_array_foreach(json_object_get(root, "added_tokens"), i, added)
+		if (strcmp(json_string_value(json_object_get(added, "content")), token) == 0) assert_int_equal(json_object_set_new(added, "normalized", json_true()), 0);
+	if (normalizer) assert_int_equal(json_object_set_new(root, "normalizer", json_loads(normalizer, 0, NULL)), 0);
+	char *text = json_dumps(root, 0);
+	if (tokenizer_parse(&t, text, strlen(text), name, NULL, &err) != STATUS_OK) fail_msg("%s", err.text);
+	free(text);
+	json_decref(root);
+	return t;
+}
+
+/* How many ids of special tokens `text` gets when text[start..end) came from a user, and decodes to `want`. */
+static int specials_of(const struct tokenizer *t, const char *text, size_t start, size_t end, const char *want)
 {
 	struct token_list ids = {0};
 	struct buf back = {0};
@@ -171,16 +192,19 @@ static int specials(const struct tokenizer *t, const char *text, size_t start, s
 	if (tokenizer_encode_marked(t, text, strlen(text), false, &user, start < end, &ids, &err) != STATUS_OK) fail_msg("%s", err.text);
 	for (size_t i = 0; i < ids.count; i++) count += tokenizer_is_special(t, ids.ids[i]);
 	assert_int_equal(tokenizer_decode(t, ids.ids, ids.count, false, &back, &err), STATUS_OK);
-	assert_text(text, &back, text, strlen(text));
+	assert_text(text, &back, want, strlen(want));
 	buf_fini(&back);
 	token_list_fini(&ids);
 	return count;
 }
 
-static void test_a_user_writes_no_special_token(void **state)
+static int specials(const struct tokenizer *t, const char *text, size_t start, size_t end)
 {
-	(void)state;
-	struct tokenizer *t = open_named("qwen3");
+	return specials_of(t, text, start, end, text);
+}
+
+static void check_whose(struct tokenizer *t)
+{
 	const char *text = "<|end|>hi <|end|> you<|end|>";
 	assert_int_equal(specials(t, text, 0, 0), 3);
 	assert_int_equal(specials(t, text, 7, 21), 2);  /* what the user wrote, the middle one whole */
@@ -189,6 +213,38 @@ static void test_a_user_writes_no_special_token(void **state)
 	assert_int_equal(specials(t, text, 9, 10), 3); /* just before it */
 	assert_int_equal(specials(t, text, 17, 21), 3); /* just behind it */
 	assert_int_equal(specials(t, text, 0, strlen(text)), 0);
+	tokenizer_destroy(&t);
+}
+
+static void test_a_user_writes_no_special_token(void **state)
+{
+	(void)state;
+	check_whose(open_named("qwen3"));
+	check_whose(open_normalized("qwen3", "<|end|>", NULL));
+	check_whose(open_normalized("qwen3", "<|end|>", "{\"type\":\"Sequence\",\"normalizers\":[]}"));
+}
+
+/* What normalization makes of the user's text neither hides a token of the template's nor makes one. */
+static void test_a_normalizer_keeps_apart_whose_text_is(void **state)
+{
+	(void)state;
+	static const char drop[] = "{\"type\":\"Replace\",\"pattern\":{\"String\":\"xy\"},\"content\":\"\"}";
+	struct tokenizer *t = open_normalized("qwen3", "<|end|>", NULL);
+	assert_int_equal(specials_of(t, "<|end|>e\xCC\x81 <|end|><|end|>", 7, 18, "<|end|>\xC3\xA9 <|end|><|end|>"), 2);
+	assert_int_equal(specials(t, "<|end|>\xCC\xB8<|end|>", 7, 9), 2); /* a mark that would join the ">" */
+	tokenizer_destroy(&t);
+	t = open_normalized("qwen3", "<|end|>", "{\"type\":\"NFKC\"}");
+	assert_int_equal(specials_of(t, "<|end|>\xEF\xBC\x9C|end|><|end|>", 7, 16, "<|end|><|end|><|end|>"), 2); /* a wide "<" */
+	tokenizer_destroy(&t);
+	t = open_normalized("qwen3", "<|end|>", drop);
+	assert_int_equal(specials_of(t, "xy<|end|>xy<|exynd|>xy<|end|>", 9, 22, "<|end|><|end|><|end|>"), 2);
+	assert_int_equal(specials_of(t, "<|end|><|exynd|><|end|>", 10, 12, "<|end|><|end|><|end|>"), 2);
+	assert_int_equal(specials_of(t, "<|end|><|exynd|><|end|>", 0, 0, "<|end|><|end|><|end|>"), 3);
+	tokenizer_destroy(&t);
+	t = open_normalized("llama2", "</s>", NULL); /* looked for as "\u2581</s>" */
+	assert_int_equal(specials_of(t, "the </s> the </s> the </s>", 9, 17, "the </s> the </s> the </s>"), 2);
+	assert_int_equal(specials_of(t, "</s>the </s>", 4, 12, "</s>the </s>"), 1);
+	assert_int_equal(specials_of(t, "</s> the </s>", 0, 5, "</s> the </s>"), 1);
 	tokenizer_destroy(&t);
 }
 
@@ -570,6 +626,39 @@ static void test_ids_of_added_tokens(void **state)
 	tokenizer_destroy(&t);
 }
 
+/* As of Gemma 3 1B, whose <image_soft_token> is past its embedding. */
+static void test_added_tokens_past_the_embedding(void **state)
+{
+	(void)state;
+	static const char json[] = "{\"added_tokens\":[{\"id\":1,\"content\":\"b\",\"special\":true},{\"id\":3,\"content\":\"<x>\",\"special\":true}]," MODEL
+	                           ",\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":[{\"Sequence\":{\"id\":\"A\"}},{\"SpecialToken\":{\"id\":\"<x>\"}}],"
+	                           "\"special_tokens\":{\"<x>\":{\"ids\":[3]}}}}";
+	const struct text_range user = {0, 1};
+	int warnings = 0;
+	struct log log = {.write = count_warning, .context = &warnings};
+	struct tokenizer *t;
+	struct token_list ids = {0};
+	struct error err = {0};
+	assert_int_equal(tokenizer_parse(&t, json, sizeof json - 1, "test", &log, &err), STATUS_OK);
+	assert_int_equal(tokenizer_limit(t, 4, "test", &log, &err), STATUS_OK);
+	assert_int_equal(tokenizer_encode(t, "a<x>", 4, true, &ids, &err), STATUS_OK);
+	assert_int_equal(warnings, 0);
+	assert_int_equal(tokenizer_limit(t, 2, "test", &log, &err), STATUS_BAD_INPUT);
+	assert_non_null(strstr(err.text, "id is 2,"));
+	assert_int_equal(tokenizer_limit(t, 3, "test", &log, &err), STATUS_OK);
+	assert_int_equal(warnings, 1);
+	ids.count = 1;
+	err = (struct error){0};
+	assert_int_equal(tokenizer_encode(t, "a", 1, false, &ids, &err), STATUS_OK);
+	assert_int_equal(tokenizer_encode(t, "a<x>", 4, false, &ids, &err), STATUS_BAD_INPUT);
+	assert_non_null(strstr(err.text, "<x>"));
+	assert_int_equal(tokenizer_encode(t, "a", 1, true, &ids, &err), STATUS_BAD_INPUT); /* the one behind every text */
+	assert_int_equal(tokenizer_encode_marked(t, "a<x>", 4, false, &user, 1, &ids, &err), STATUS_BAD_INPUT);
+	assert_int_equal(ids.count, 2);
+	token_list_fini(&ids);
+	tokenizer_destroy(&t);
+}
+
 static void test_missing_file_names_the_path(void **state)
 {
 	(void)state;
@@ -586,6 +675,7 @@ int main(void)
 		cmocka_unit_test(test_files_give_the_ids_and_texts_of_the_reference),
 		cmocka_unit_test(test_ignore_merges_takes_a_whole_piece_that_merges_cannot_reach),
 		cmocka_unit_test(test_a_user_writes_no_special_token),
+		cmocka_unit_test(test_a_normalizer_keeps_apart_whose_text_is),
 		cmocka_unit_test(test_bytes_of_a_token_alone),
 		cmocka_unit_test(test_word_marks_of_llama2),
 		cmocka_unit_test(test_special_text_of_a_user_stays_text),
@@ -599,6 +689,7 @@ int main(void)
 		cmocka_unit_test(test_bad_files_are_refused_by_name),
 		cmocka_unit_test(test_nesting_is_bounded),
 		cmocka_unit_test(test_ids_of_added_tokens),
+		cmocka_unit_test(test_added_tokens_past_the_embedding),
 		cmocka_unit_test(test_missing_file_names_the_path),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
