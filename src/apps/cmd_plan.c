@@ -9,6 +9,7 @@
 #include "apps/plan_target.h"
 #include "apps/settings.h"
 #include "base/mem.h"
+#include "comm/comm.h"
 #include "device/device.h"
 #include "model/plan.h"
 
@@ -251,9 +252,12 @@ enum status cmd_plan(const struct settings *settings, struct error *err)
 	struct plan_options options = {.device_memory = settings->device_memory,
 	                               .state_slots = state_slots(&plan),
 	                               .window_slots = window_slots(&plan, ops),
-	                               .max_rows = settings->prefill_chunk ? settings->prefill_chunk : ops->prefill_chunk,
-	                               .activation = activation, .kv = activation, .partial = activation};
+	                               .max_rows = settings->prefill_chunk ? settings->prefill_chunk : device_prefill_chunk(ops),
+	                               .activation = activation, .kv = activation};
+	const struct comm_options sums = {.max_rows = options.max_rows, .cols = plan.config.hidden_size, .dtype = activation,
+	                                  .tree_leaves = shard_tree_leaves(&plan.config)};
 	for (int i = 0; i < plan.count; i++) {
+		options.scratch_bytes = comm_scratch_bytes(ops, settings->degrees.items[i], &sums);
 		options.embedding_split = shard_embedding(&plan.config, settings->degrees.items[i], settings->embedding, ops->one_memory);
 		plan_degree(&plan.degree[i], &plan.config, settings->degrees.items[i], &options);
 	}

@@ -61,6 +61,9 @@ def plan_one(folder, world, name):
                       "--ignore-eos", timeout=100)
     kv = plan["kv_per_token"] * run["kv_tokens"]
     planned = plan["sharded"] + plan["replicated"] + plan["scratch"] + plan["workspace"] + kv
+    scratch = max(seen["scratch"] for seen in run["rank_bytes"])
+    # devices that cannot reach each other's memory have the library's collectives, and its scratch
+    check(not EMULATED or scratch == plan["scratch"], "%s TP%d: scratch of the largest rank %d bytes, planned %d" % (name, world, scratch, plan["scratch"]))
     for rank, seen in enumerate(run["rank_bytes"]):
         allocated = sum(seen[tag] for tag in ("sharded", "replicated", "kv", "scratch", "workspace"))
         share = allocated / planned - 1
