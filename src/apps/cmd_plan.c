@@ -254,8 +254,8 @@ enum status cmd_plan(const struct settings *settings, struct error *err)
 	                               .window_slots = window_slots(&plan, ops),
 	                               .max_rows = settings->prefill_chunk ? settings->prefill_chunk : device_prefill_chunk(ops),
 	                               .activation = activation, .kv = activation};
-	const struct comm_options sums = {.max_rows = options.max_rows, .cols = plan.config.hidden_size, .dtype = activation,
-	                                  .tree_leaves = shard_tree_leaves(&plan.config)};
+	const struct comm_options sums = {.max_rows = options.max_rows, .cols = plan.config.hidden_size, .dtype = settings->tp_invariant ? DTYPE_F32 : activation,
+	                                  .invariant = settings->tp_invariant, .tree_leaves = shard_tree_leaves(&plan.config)};
 	for (int i = 0; i < plan.count; i++) {
 		options.scratch_bytes = comm_scratch_bytes(ops, settings->degrees.items[i], &sums);
 		options.embedding_split = shard_embedding(&plan.config, settings->degrees.items[i], settings->embedding, ops->one_memory);
