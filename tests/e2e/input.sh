@@ -49,6 +49,10 @@ for P in 1 2 3 4 6; do # what ranks allocate: norms are F32 there, and a CPU's o
 	[ "$most" = "$(json "$work/plan.json" degrees 0 bytes scratch)" ] || wrong+=" largest scratch $most"
 	equal "plan and ranks, TP$P" "against $(json "$work/plan.json" degrees 0 bytes), found" "$wrong" ""
 done
+# more sequences than rows of a chunk: steps, and so what the ranks hold, are for the sequences
+succeeds "plan and ranks, many sequences" 5 plan "$work/heads" --tp 2 --prefill-chunk 16 --max-running 40 --json && planned=$(json "$out" degrees 0 bytes scratch) &&
+	succeeds "plan and ranks, many sequences" 20 bench step "$work/heads" --random-weights 1 --tp 2 --prefill-chunk 16 --batch 40 --context 16 --steps 1 --repeat 1 --json &&
+	equal "plan and ranks, many sequences" scratch "$planned" "$(json "$out" rank_bytes 0 scratch)"
 hybrid=tests/data/plan/qwen3.5-27b
 succeeds "plan --target" 5 plan "$hybrid" --target gfx936 --tp 2,4 --json && {
 	at=0
