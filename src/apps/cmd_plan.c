@@ -9,7 +9,9 @@
 #include "apps/plan_target.h"
 #include "apps/settings.h"
 #include "base/mem.h"
+#include "comm/comm.h"
 #include "device/device.h"
+#include "engine/rank.h"
 #include "model/plan.h"
 
 struct plan {
@@ -75,13 +77,20 @@ static int state_slots(const struct plan *plan)
 	return plan->config.gdn.k_heads ? plan_state_slots(s->max_running, s->state_snapshots ? s->state_snapshots : s->max_running) : 0;
 }
 
+/* Of a rank's memory: as `tandem serve` would have them with these settings. */
+static struct step_limits limits_of(const struct settings *s, const struct device_ops *ops)
+{
+	const int chunk = s->prefill_chunk ? s->prefill_chunk : device_prefill_chunk(ops);
+	return rank_limits(&(struct rank_options){.limits = step_limits_of(chunk, s->max_running), .graphs = ops->graph_begin});
+}
+
 /* As `tandem serve` would have them where KV is plenty, the sink's included. */
 static int window_slots(const struct plan *plan, const struct device_ops *ops)
 {
 	const struct model_config *c = &plan->config;
 	const struct settings *s = plan->settings;
 	int block = s->kv_block ? s->kv_block : device_kv_block_tokens(ops);
-	int rows = s->prefill_chunk ? s->prefill_chunk : device_prefill_chunk(ops);
+	int rows = step_limits_of(s->prefill_chunk ? s->prefill_chunk : device_prefill_chunk(ops), s->max_running).max_rows;
 	if (!memchr(c->layer_kind, LAYER_SLIDING, (size_t)c->layers)) return 0;
 	return (plan_window_blocks(INT_MAX / block - 1, block, s->max_running, rows, c->sliding_window, s->max_running) + 1) * block;
 }
@@ -248,12 +257,17 @@ enum status cmd_plan(const struct settings *settings, struct error *err)
 	plan.degree = mem_zalloc((size_t)plan.count, sizeof *plan.degree, "plan", err);
 	if (!plan.degree) return STATUS_NO_MEMORY;
 	enum dtype activation = device_activation(ops, plan.config.dtype);
+	const struct step_limits limits = limits_of(settings, ops);
 	struct plan_options options = {.device_memory = settings->device_memory,
 	                               .state_slots = state_slots(&plan),
 	                               .window_slots = window_slots(&plan, ops),
-	                               .max_rows = settings->prefill_chunk ? settings->prefill_chunk : ops->prefill_chunk,
-	                               .activation = activation, .kv = activation, .partial = activation};
+	                               .max_rows = limits.max_rows,
+	                               .max_outputs = limits.max_outputs,
+	                               .activation = activation, .kv = activation};
+	const struct comm_options sums = {.max_rows = options.max_rows, .cols = plan.config.hidden_size, .dtype = settings->tp_invariant ? DTYPE_F32 : activation,
+	                                  .invariant = settings->tp_invariant, .tree_leaves = shard_tree_leaves(&plan.config)};
 	for (int i = 0; i < plan.count; i++) {
+		options.scratch_bytes = comm_scratch_bytes(ops, settings->degrees.items[i], &sums);
 		options.embedding_split = shard_embedding(&plan.config, settings->degrees.items[i], settings->embedding, ops->one_memory);
 		plan_degree(&plan.degree[i], &plan.config, settings->degrees.items[i], &options);
 	}

@@ -88,7 +88,7 @@ static const struct option rows[] = {
 	 .help = "its table: whole on every rank, or rows of the vocabulary on each, for an all-reduce more (auto: on GPUs, unless the LM head is the same table)"},
 	{.name = "no-graphs", .type = OPTION_FLAG, .group = "Engine", AT(no_graphs), .commands = ENGINE,
 	 .help = "GPU: launch each kernel of a decode step by itself; the same results, later"},
-	{.name = "tp-invariant", .type = OPTION_FLAG, .group = "Engine", AT(tp_invariant), .commands = ENGINE,
+	{.name = "tp-invariant", .type = OPTION_FLAG, .group = "Engine", AT(tp_invariant), .commands = ENGINE | COMMAND_PLAN,
 	 .help = "GPU: bit-identical logits at every world size, slower; a CPU gives them always"},
 	{.name = "random-weights", .type = OPTION_U64, .argument = "SEED", .group = "Engine", AT(random_weights), .absent = "off",
 	 .commands = ENGINE, .help = "invent the weights; MODEL needs config.json only", .min = 0, .max = EXACT_MAX},

@@ -161,13 +161,25 @@ static const struct comm_ops solo_ops = {
 	.destroy = solo_destroy,
 };
 
+static bool solo_suits(const struct device_ops *ops, int world_size, const struct comm_options *options)
+{
+	(void)options;
+	return world_size == 1 && ops->accumulates;
+}
+
 static enum status solo_can_connect(const struct link *link, bool *yes, char why[TRANSPORT_WHY_BYTES], struct error *err)
 {
 	(void)err;
-	*yes = link->world_size == 1 && link->device->vt->accumulates;
+	*yes = solo_suits(link->device->vt, link->world_size, link->options);
 	if (link->world_size > 1) snprintf(why, TRANSPORT_WHY_BYTES, "%d ranks", link->world_size);
 	else snprintf(why, TRANSPORT_WHY_BYTES, "%s linears cannot accumulate", link->device->vt->name);
 	return STATUS_OK;
+}
+
+static size_t solo_scratch_bytes(int rank, int world_size, const struct comm_options *o)
+{
+	(void)rank, (void)world_size;
+	return o->invariant ? (size_t)o->max_rows * (size_t)o->cols * sizeof(float) : 0;
 }
 
 static enum status solo_create(struct comm **out, const struct link *link, struct error *err)
@@ -179,15 +191,15 @@ static enum status solo_create(struct comm **out, const struct link *link, struc
 	*solo = (struct solo_comm){.base = {.vt = &solo_ops, .group = link->group, .world_size = 1, .sequence = 1}, .device = link->device,
 	                           .max_rows = o->max_rows, .cols = o->cols};
 	comm_split_tree(&solo->base.split, o->tree_leaves, 0, 1);
-	size_t bytes = (size_t)o->max_rows * (size_t)o->cols * sizeof(float);
+	const size_t bytes = solo_scratch_bytes(0, 1, o);
 	enum status st = STATUS_OK;
-	if (o->invariant) st = link->device->vt->alloc(link->device, bytes, MEM_SCRATCH, "collective scratch", (void **)&solo->scratch, err);
+	if (bytes) st = link->device->vt->alloc(link->device, bytes, MEM_SCRATCH, "collective scratch", (void **)&solo->scratch, err);
 	if (st != STATUS_OK) free(solo);
 	else *out = &solo->base;
 	return st;
 }
 
-const struct transport transport_solo = {"solo", solo_can_connect, solo_create};
+const struct transport transport_solo = {"solo", solo_suits, solo_can_connect, solo_create, solo_scratch_bytes};
 
 /* ---- selection */
 
@@ -260,4 +272,18 @@ enum status comm_create(struct comm **out, struct group *group, int rank, struct
 	TRY(comm_settle(&dead, choose(&link, &transport, &why), &why, err));
 	why = (struct error){0};
 	return comm_settle(&dead, transport->create(out, &link, &why), &why, err);
+}
+
+size_t comm_scratch_bytes(const struct device_ops *ops, int world_size, const struct comm_options *options)
+{
+	struct error ignored = {0};
+	if (comm_check_options(options, world_size, &ignored) != STATUS_OK) return 0;
+	int i = 0;
+	while (i < TRANSPORTS && !transports[i]->suits(ops, world_size, options)) i++;
+	size_t most = 0;
+	for (int r = 0; i < TRANSPORTS && r < world_size; r++) {
+		const size_t bytes = transports[i]->scratch_bytes(r, world_size, options);
+		if (bytes > most) most = bytes;
+	}
+	return most;
 }

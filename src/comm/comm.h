@@ -86,6 +86,8 @@ struct comm {
  * can, or the named one cannot. Else as comm_host_create. */
 enum status comm_create(struct comm **out, struct group *group, int rank, struct device *device, struct stream *stream,
                         const struct comm_options *options, struct error *err) NODISCARD;
+/* Scratch of the rank that has most, with the transport that "auto" takes where devices can reach each other. Opens nothing; 0: no such comm can be. */
+size_t comm_scratch_bytes(const struct device_ops *ops, int world_size, const struct comm_options *options);
 /* Waits for the stream as stream_sync does, with the group's deadline and abort flag, and gives failures of collectives on it too. */
 enum status comm_sync(struct comm *comm, struct stream *stream, struct error *err) NODISCARD;
 

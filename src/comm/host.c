@@ -271,15 +271,20 @@ static bool area(size_t slots, size_t rows, size_t cols, size_t *floats)
 	return true;
 }
 
+/* Floats of a buffer and of the slice, bytes of all. False: it overflows. */
+static bool lay_out(int spans, int world_size, const struct comm_options *options, size_t *buffer, size_t *slice, size_t *bytes)
+{
+	const size_t rows = (size_t)options->max_rows, cols = (size_t)options->cols, P = (size_t)world_size;
+	size_t floats;
+	return area((size_t)spans, rows, cols, buffer) && area(1, P > 2 ? (rows + P - 1) / P : 0, cols, slice) && size_mul(*buffer, 2, &floats) &&
+	       size_add(floats, *slice, &floats) && size_mul(floats, sizeof(float), bytes);
+}
+
 static enum status allocate(struct host_comm *host, const struct comm_options *options, struct error *err)
 {
-	const int P = host->base.world_size;
 	struct place *mine = &host->places[host->base.rank];
-	size_t buffer, slice, floats, bytes;
-	const size_t slice_rows = P > 2 ? (size_t)(options->max_rows + P - 1) / (size_t)P : 0;
-	if (!area((size_t)mine->spans, (size_t)options->max_rows, (size_t)options->cols, &buffer) ||
-	    !area(1, slice_rows, (size_t)options->cols, &slice) || !size_mul(buffer, 2, &floats) || !size_add(floats, slice, &floats) ||
-	    !size_mul(floats, sizeof(float), &bytes))
+	size_t buffer, slice, bytes;
+	if (!lay_out(mine->spans, host->base.world_size, options, &buffer, &slice, &bytes))
 		return FAIL(err, NO_MEMORY, "collective scratch: [%d,%d] overflows", options->max_rows, options->cols);
 	TRY(host->device->vt->alloc(host->device, bytes, MEM_SCRATCH, "collective scratch", &host->memory, err));
 	mine->options = *options;
@@ -337,10 +342,16 @@ enum status comm_host_create(struct comm **out, struct group *group, int rank, s
 	return STATUS_OK;
 }
 
+static bool host_suits(const struct device_ops *ops, int world_size, const struct comm_options *options)
+{
+	(void)world_size, (void)options;
+	return !ops->graph_begin;
+}
+
 static enum status host_can_connect(const struct link *link, bool *yes, char why[TRANSPORT_WHY_BYTES], struct error *err)
 {
 	(void)err;
-	*yes = !link->device->vt->graph_begin;
+	*yes = host_suits(link->device->vt, link->world_size, link->options);
 	if (!*yes) snprintf(why, TRANSPORT_WHY_BYTES, "would stop a %s stream at every collective", link->device->vt->name);
 	return STATUS_OK;
 }
@@ -350,4 +361,12 @@ static enum status host_create(struct comm **out, const struct link *link, struc
 	return comm_host_create(out, link->group, link->rank, link->device, link->stream, link->options, err);
 }
 
-const struct transport transport_host = {"host", host_can_connect, host_create};
+static size_t host_scratch_bytes(int rank, int world_size, const struct comm_options *options)
+{
+	struct sum_split split;
+	size_t buffer, slice, bytes;
+	comm_split_tree(&split, options->tree_leaves, rank, world_size);
+	return lay_out(split.spans, world_size, options, &buffer, &slice, &bytes) ? bytes : 0;
+}
+
+const struct transport transport_host = {"host", host_suits, host_can_connect, host_create, host_scratch_bytes};

@@ -17,9 +17,13 @@ struct link {
 
 struct transport {
 	const char *name;
+	/* May such devices use it, for all that is known without opening them? */
+	bool (*suits)(const struct device_ops *ops, int world_size, const struct comm_options *options);
 	/* Collective call: can these ranks use it? All get the same answer. `why` where not. Errors are the group's. */
 	enum status (*can_connect)(const struct link *link, bool *yes, char why[TRANSPORT_WHY_BYTES], struct error *err);
 	enum status (*create)(struct comm **out, const struct link *link, struct error *err);
+	/* What `create` allocates as MEM_SCRATCH; 0 where it would refuse. The options are such as comm_check_options takes. */
+	size_t (*scratch_bytes)(int rank, int world_size, const struct comm_options *options);
 };
 
 extern const struct transport transport_host;

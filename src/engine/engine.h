@@ -10,8 +10,6 @@
 #include "engine/scheduler.h"
 #include "engine/whitelist.h"
 
-#define LOGIT_ROWS 32 /* rows of one head pass over a prompt */
-
 struct tandem {
 	struct model model;
 	struct generation_defaults defaults;

@@ -19,6 +19,15 @@ struct step_limits {
 	int max_outputs; /* rows whose logits a step returns */
 };
 
+#define LOGIT_ROWS 32 /* rows of one head pass over a prompt */
+
+/* For `sequences` that run at once and up to `chunk` rows of a prompt: a decode row for every sequence, and still rows for a prompt. No tails. */
+static inline struct step_limits step_limits_of(int chunk, int sequences)
+{
+	const int least = sequences + sequences / 4;
+	return (struct step_limits){.max_rows = chunk > least ? chunk : least, .max_seqs = sequences, .max_outputs = sequences > LOGIT_ROWS ? sequences : LOGIT_ROWS};
+}
+
 /* What a step gives for its output rows. */
 enum step_result {
 	RESULT_LOGITS,  /* the rows of logits, in host memory */

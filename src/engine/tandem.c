@@ -103,8 +103,7 @@ static enum status read_options(struct tandem *t, const struct tandem_options *o
 	TRY(between("prefill chunk", t->max_rows, 1, 65536, err));
 	TRY(between("kv block", t->block_tokens, 16, 4096, err));
 	if (t->block_tokens % 16) return FAIL(err, USAGE, "kv block: %d tokens; give a multiple of 16", t->block_tokens);
-	int least = t->max_sequences + t->max_sequences / 4; /* a decode row for every running sequence, and still rows for a prompt */
-	if (t->max_rows < least) t->max_rows = least;
+	t->max_rows = step_limits_of(t->max_rows, t->max_sequences).max_rows;
 	if (o->max_queue < 0) return FAIL(err, USAGE, "queue: %d requests; give 0 (no limit) or more", o->max_queue);
 	t->max_queue = o->max_queue;
 	t->prefix_cache = !o->no_prefix_cache;
@@ -180,11 +179,11 @@ static enum status size_memory(struct tandem *t, const struct tandem_options *o,
 
 static struct rank_options rank_options_of(const struct tandem *t)
 {
-	int outputs = t->max_sequences > LOGIT_ROWS ? t->max_sequences : LOGIT_ROWS;
+	struct step_limits limits = step_limits_of(t->max_rows, t->max_sequences);
 	const int spare = t->states - 2 * t->max_sequences; /* slots */
+	limits.max_tails = spare < 0 ? 0 : spare < t->max_sequences ? spare : t->max_sequences;
 	return (struct rank_options){
-		.limits = {.max_rows = t->max_rows, .max_seqs = t->max_sequences, .max_tails = spare < 0 ? 0 : spare < t->max_sequences ? spare : t->max_sequences,
-		           .max_outputs = outputs},
+		.limits = limits,
 		.kv = {.blocks = t->kv_blocks, .block_tokens = t->block_tokens, .max_seqs = t->max_sequences,
 		       .max_blocks = (t->context + t->block_tokens - 1) / t->block_tokens, .prefix_cache = t->prefix_cache, .states = t->states,
 		       .windows = t->windows, .window_tokens = t->model.config.sliding_window},

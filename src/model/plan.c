@@ -246,7 +246,7 @@ static void sum_workspace(struct plan_degree *d, const struct model_config *c, c
 	uint64_t rows = (uint64_t)(o->max_rows > 0 ? o->max_rows : 512), outputs = (uint64_t)(o->max_outputs > 0 ? o->max_outputs : 32);
 	uint64_t context = (uint64_t)(o->context > 0 ? o->context : c->max_position < 8192 ? c->max_position : 8192);
 	uint64_t hidden = (uint64_t)c->hidden_size, rotary = (uint64_t)c->rotary_dim, act = dtype_bytes(o->activation);
-	d->scratch_bytes = 2 * rows * hidden * dtype_bytes(o->partial);
+	d->scratch_bytes = o->scratch_bytes;
 	if (c->two_ropes) rotary *= 2;
 	d->workspace_bytes = rows * ((hidden * (c->four_norms ? 2 : 1) + rotary) * 4 + (hidden + row_elements(d, c, p)) * act) +
 	                     outputs * (hidden * (4 + act) + (uint64_t)c->vocab_size * 4) + context * rotary * 4;

@@ -35,7 +35,7 @@ struct plan_degree {
 	uint64_t kv_per_token; /* bytes a token, this rank; without sliding layers that have a cache of their own */
 	uint64_t window_bytes; /* of that cache */
 	uint64_t state_per_sequence; /* GDN state, bytes a sequence, this rank */
-	uint64_t scratch_bytes;   /* partial sums that the peers read: two generations of [max_rows, H] */
+	uint64_t scratch_bytes;   /* the option's: partial sums that the peers read, and what else a collective keeps; of the rank that has most */
 	uint64_t workspace_bytes; /* activations, logits, rope table; of models that run what the engine makes (the back end's own is not in it), else an estimate */
 	int64_t kv_tokens; /* that fit in device_memory after weights, scratch, workspace, the slots of GDN state and the sliding layers' cache; 0:
 	                    * the weights alone do not fit; -1: unknown (device_memory 0, or not legal) */
@@ -43,7 +43,8 @@ struct plan_degree {
 
 struct plan_options {
 	uint64_t device_memory; /* bytes per device; 0: unknown */
-	int max_rows;           /* rows of the largest step (prefill chunk), for scratch and workspace; 0: 512 */
+	uint64_t scratch_bytes; /* of the collectives of this world size (comm_scratch_bytes), which this layer does not know */
+	int max_rows;           /* rows of the largest step (prefill chunk), for the workspace; 0: 512 */
 	int max_outputs;        /* rows of logits of a step; 0: 32 */
 	int state_slots;        /* of models with GDN layers, see plan_state_slots; 0: those of one sequence without snapshots */
 	int window_slots;       /* tokens that the sliding layers' own cache has room for, the sink's included; 0: they have none */
@@ -52,7 +53,6 @@ struct plan_options {
 	bool embedding_split;   /* each rank holds its vocabulary rows of the embedding (shard_embedding) */
 	enum dtype activation;  /* F32 on CPU */
 	enum dtype kv;          /* F32 on CPU */
-	enum dtype partial;     /* of partial sums: F32 on CPU */
 };
 
 /* Slots of state besides the sink's: a sequence reads one and writes one during a step, a snapshot of the prefix cache has one. */

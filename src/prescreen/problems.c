@@ -159,7 +159,7 @@ static void describe_degree(struct result_degree *out, const struct model_config
 void problems_shapes(struct shapes *out, struct plan_degree *degree, const struct model_config *config, const struct device_ops *ops, int world_size)
 {
 	enum dtype activation = device_activation(ops, config->dtype);
-	const struct plan_options options = {.activation = activation, .kv = activation, .partial = activation};
+	const struct plan_options options = {.activation = activation, .kv = activation};
 	struct plan_degree own;
 	if (!degree) degree = &own;
 	plan_degree(degree, config, world_size, &options);

@@ -26,6 +26,33 @@ succeeds "plan" 5 plan "$m" --json --device-memory 1GiB && {
 	equal "plan: a shape" local "$(json "$out" degrees 1 families 0 local | tr -d '[]')" "64,64"
 	[ "$(json "$out" degrees 0 kv_tokens)" -gt 0 ] && ok "plan: kv_tokens" || not_ok "plan: kv_tokens" "$(json "$out" degrees 0 kv_tokens)"
 }
+mkdir "$work/heads"
+echo '{"model_type":"llama","hidden_size":384,"intermediate_size":1152,"num_hidden_layers":2,"num_attention_heads":12,"num_key_value_heads":12,
+"vocab_size":768,"max_position_embeddings":512,"torch_dtype":"bfloat16"}' >"$work/heads/config.json"
+for P in 1 2 3 4 6; do # what ranks allocate: norms are F32 there, and a CPU's own workspace is not planned
+	succeeds "plan and ranks, TP$P" 5 plan "$work/heads" --tp $P --json && cp "$out" "$work/plan.json" &&
+		succeeds "plan and ranks, TP$P" 20 run "$work/heads" --random-weights 1 --tp $P --tokens 1,2 -n 1 --json || continue
+	kv=$(($(json "$work/plan.json" degrees 0 bytes kv_per_token) * ($(json "$out" kv_tokens) + 32))) # the sink's block
+	wrong='' most=0
+	for r in $(seq 0 $((P - 1))); do
+		for tag in sharded kv replicated workspace scratch; do
+			seen=$(json "$out" rank_bytes "$r" $tag) planned=$(json "$work/plan.json" degrees 0 bytes $tag)
+			case $tag in
+			sharded) [ "$seen" -eq "$planned" ] ;;
+			kv) [ "$seen" -eq $kv ] ;;
+			replicated) [ "$seen" -ge "$planned" ] && [ $((seen * 100)) -le $((planned * 103)) ] ;;
+			workspace) [ "$seen" -ge "$planned" ] ;;
+			scratch) [ "$seen" -gt $most ] && most=$seen; true ;;
+			esac || wrong+=" rank $r: $tag $seen;"
+		done
+	done
+	[ "$most" = "$(json "$work/plan.json" degrees 0 bytes scratch)" ] || wrong+=" largest scratch $most"
+	equal "plan and ranks, TP$P" "against $(json "$work/plan.json" degrees 0 bytes), found" "$wrong" ""
+done
+# more sequences than rows of a chunk: steps, and so what the ranks hold, are for the sequences
+succeeds "plan and ranks, many sequences" 5 plan "$work/heads" --tp 2 --prefill-chunk 16 --max-running 40 --json && planned=$(json "$out" degrees 0 bytes scratch) &&
+	succeeds "plan and ranks, many sequences" 20 bench step "$work/heads" --random-weights 1 --tp 2 --prefill-chunk 16 --batch 40 --context 16 --steps 1 --repeat 1 --json &&
+	equal "plan and ranks, many sequences" scratch "$planned" "$(json "$out" rank_bytes 0 scratch)"
 hybrid=tests/data/plan/qwen3.5-27b
 succeeds "plan --target" 5 plan "$hybrid" --target gfx936 --tp 2,4 --json && {
 	at=0

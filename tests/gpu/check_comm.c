@@ -25,7 +25,16 @@ static int device_count(void)
 struct sequence {
 	int steps;
 	bool graph; /* the steps are recorded once and replayed */
+	size_t scratch[WORLD_MAX_RANKS]; /* bytes of each rank while it has a comm */
 };
+
+static void note_scratch(const struct world_rank *rank)
+{
+	struct sequence *sequence = rank->world->context;
+	struct mem_report report;
+	rank->world->ops->report(rank->device, &report);
+	sequence->scratch[rank->index] = report.now[MEM_SCRATCH];
+}
 
 static struct world_sum random_sum(const struct world *w, const struct comm_options *o, uint64_t g)
 {
@@ -64,6 +73,7 @@ out:
 static void body_sequence(struct world_rank *rank)
 {
 	const struct sequence *sequence = rank->world->context;
+	note_scratch(rank);
 	for (int i = 0; i < sequence->steps && rank->st == STATUS_OK && !rank->complaint[0]; i++) {
 		const uint64_t g = (uint64_t)i + 1, what = rng_u64(rank->world->seed, 904, g) % 8;
 		const struct world_sum sum = random_sum(rank->world, &rank->options, g);
@@ -126,6 +136,16 @@ static const char *kind_of(const struct comm_options *o, int P)
 	return o->packet_bytes > 1 ? "packets" : P > 2 && o->two_shot_bytes == 1 ? "two shots" : "pull";
 }
 
+/* The rank that has most has what is planned. */
+static void compare_scratch(struct gpu_check *c, int P, const struct comm_options *o, const size_t scratch[WORLD_MAX_RANKS])
+{
+	const size_t planned = comm_scratch_bytes(c->ops, P, o);
+	size_t most = 0;
+	for (int r = 0; r < P; r++)
+		if (scratch[r] > most) most = scratch[r];
+	if (most != planned) gpu_fail(c, "scratch: %zu bytes planned, the largest rank has %zu", planned, most);
+}
+
 static void sequence_case(struct gpu_check *c, int P, const struct comm_options *o, int steps)
 {
 	struct world w;
@@ -142,6 +162,7 @@ static void sequence_case(struct gpu_check *c, int P, const struct comm_options 
 		w.context = &sequence;
 		world_run(&w, o, graph ? body_graph : body_sequence);
 		if (world_report(&w, c)) c->compared += o->max_rows * o->cols;
+		if (!graph && strcmp(o->transport, "xccl")) compare_scratch(c, P, o, sequence.scratch);
 		gpu_case_end(c);
 	}
 	world_close(&w);

@@ -54,13 +54,16 @@ def invariant(folder):
         attempt("invariant %s" % name, invariant_one, name, small_model(os.path.join(folder, name), **MODELS[name]))
 
 
-def plan_one(folder, world, name):
+def plan_one(folder, world, name, *options):
     context = 2048
-    plan = tandem_json("plan", folder, "--device", DEVICE, "--tp", world)["degrees"][0]["bytes"]
+    plan = tandem_json("plan", folder, "--device", DEVICE, "--tp", world, *options)["degrees"][0]["bytes"]
     run = tandem_json("run", folder, "--random-weights", 7, "--device", DEVICE, "--tp", world, "--context", context, "--tokens", "1,2,3", "-n", 4,
-                      "--ignore-eos", timeout=100)
+                      "--ignore-eos", *options, timeout=100)
     kv = plan["kv_per_token"] * run["kv_tokens"]
     planned = plan["sharded"] + plan["replicated"] + plan["scratch"] + plan["workspace"] + kv
+    scratch = max(seen["scratch"] for seen in run["rank_bytes"])
+    # devices that cannot reach each other's memory have the library's collectives, and its scratch
+    check(not EMULATED or scratch == plan["scratch"], "%s TP%d: scratch of the largest rank %d bytes, planned %d" % (name, world, scratch, plan["scratch"]))
     for rank, seen in enumerate(run["rank_bytes"]):
         allocated = sum(seen[tag] for tag in ("sharded", "replicated", "kv", "scratch", "workspace"))
         share = allocated / planned - 1
@@ -75,6 +78,8 @@ def plan(folder):
     model = small_model(os.path.join(folder, "llama")) if EMULATED else plan_model("llama3-8b")
     for world in degrees():
         attempt("plan TP%d" % world, plan_one, model, world, "small" if EMULATED else "Llama-3.1-8B")
+        if EMULATED:
+            attempt("plan TP%d --tp-invariant" % world, plan_one, model, world, "small --tp-invariant", "--tp-invariant")
 
 
 if __name__ == "__main__":

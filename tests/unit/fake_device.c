@@ -138,7 +138,6 @@ static enum status fake_sync(struct stream *stream, uint64_t deadline_ns, const 
 static enum status fake_alloc(struct device *device, size_t bytes, enum mem_tag tag, const char *what, void **out, struct error *err)
 {
 	struct fake *fake = (struct fake *)device;
-	(void)tag;
 	*out = NULL;
 	if (++fake->counts.allocs == fake->options.fail_alloc) {
 		fake->counts.allocs--;
@@ -146,6 +145,7 @@ static enum status fake_alloc(struct device *device, size_t bytes, enum mem_tag 
 	}
 	*out = aligned_alloc(64, (bytes + 63) & ~(size_t)63);
 	if (!*out) return FAIL(err, NO_MEMORY, "%s: %zu bytes", what, bytes);
+	if (tag == MEM_SCRATCH) fake->counts.scratch_bytes += bytes;
 	memset(*out, 0xff, bytes); /* NaN: worse than the zeroes of the contract, so that what nobody wrote shows */
 	return STATUS_OK;
 }

@@ -23,6 +23,7 @@ struct fake_options {
 
 struct fake_counts {
 	int allocs, frees, tree_sums, copies, syncs;
+	size_t scratch_bytes; /* allocated as MEM_SCRATCH, in all */
 };
 
 struct device *fake_open(const struct fake_options *options);

@@ -199,12 +199,15 @@ static void check_reduce(int P, int generations, const struct comm_options *opti
 	w->body = body_reduce;
 	w->generations = generations;
 	world_run(w, runs);
+	size_t scratch = 0;
 	for (int r = 0; r < P; r++) {
 		if (runs[r].st != STATUS_OK) fail_msg("P=%d rank %d: %s", P, r, runs[r].err.text);
+		if (fake_counts(w->device[r]).scratch_bytes > scratch) scratch = fake_counts(w->device[r]).scratch_bytes;
 		assert_int_equal(w->comm[r]->all_reduces, generations);
 		assert_int_equal(w->comm[r]->sequence, generations + 1);
 		assert_int_equal(fake_counts(w->device[r]).allocs, 1); /* none on the step path */
 	}
+	assert_int_equal(comm_scratch_bytes(w->device[0]->vt, P, options), scratch);
 	world_end(w);
 }
 

@@ -167,7 +167,7 @@ static void test_kv_tokens(void **state)
 {
 	(void)state;
 	struct model_config config = config_of(qwen27b);
-	struct plan_options options = {.device_memory = UINT64_C(64) << 30, .max_rows = 512, .activation = DTYPE_BF16, .kv = DTYPE_BF16};
+	struct plan_options options = {.device_memory = UINT64_C(64) << 30, .scratch_bytes = UINT64_C(3) << 20, .max_rows = 512, .activation = DTYPE_BF16, .kv = DTYPE_BF16};
 	struct plan_degree d;
 	plan_degree(&d, &config, 2, &options);
 	uint64_t used = d.sharded_bytes + d.replicated_bytes + d.scratch_bytes + d.workspace_bytes + 3 * d.state_per_sequence;
@@ -175,7 +175,7 @@ static void test_kv_tokens(void **state)
 	options.state_slots = plan_state_slots(8, 5);
 	plan_degree(&d, &config, 2, &options);
 	assert_int_equal(d.kv_tokens, ((UINT64_C(64) << 30) - used - 19 * d.state_per_sequence) / 32768);
-	assert_int_equal(d.scratch_bytes, 2 * 512 * 5120 * 4);
+	assert_int_equal(d.scratch_bytes, UINT64_C(3) << 20);
 	options.device_memory = UINT64_C(16) << 30;
 	plan_degree(&d, &config, 1, &options);
 	assert_int_equal(d.kv_tokens, 0); /* the weights alone do not fit */
@@ -185,7 +185,7 @@ static void test_kv_tokens(void **state)
 	options = (struct plan_options){.kv = DTYPE_F32};
 	plan_degree(&d, &config, 1, &options);
 	assert_int_equal(d.kv_per_token, 131072);
-	assert_true(d.workspace_bytes > 0 && d.scratch_bytes > 0);
+	assert_true(d.workspace_bytes > 0);
 }
 
 static void test_mixture_of_experts(void **state)

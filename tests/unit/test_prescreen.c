@@ -20,7 +20,7 @@ static struct shapes shapes_at(int world_size)
 	struct error err = {0};
 	struct plan_degree d;
 	struct shapes s;
-	const struct plan_options options = {.activation = DTYPE_BF16, .kv = DTYPE_BF16, .partial = DTYPE_BF16};
+	const struct plan_options options = {.activation = DTYPE_BF16, .kv = DTYPE_BF16};
 	if (model_config_load(&config, "tests/data/plan/qwen3.5-27b", NULL, &err) != STATUS_OK) fail_msg("%s", err.text);
 	plan_degree(&d, &config, world_size, &options);
 	shapes_of(&s, &config, &d);

@@ -104,10 +104,16 @@ static enum status prove_all(const struct link *link, uint32_t *memory, bool *ye
 	return transport_agree(link, yes, why, err); /* and nobody reads the patterns any more */
 }
 
+bool connect_suits(const struct device_ops *ops, int world_size, const struct comm_options *options)
+{
+	(void)options;
+	return ops == device_find(GPU_NAME_TEXT) && 2 <= world_size && world_size <= P2P_MAX_RANKS;
+}
+
 enum status connect_peers(const struct link *link, bool *yes, char why[TRANSPORT_WHY_BYTES], struct error *err)
 {
 	const struct device_ops *vt = link->device->vt;
-	*yes = vt == device_find(GPU_NAME_TEXT) && 2 <= link->world_size && link->world_size <= P2P_MAX_RANKS;
+	*yes = connect_suits(vt, link->world_size, link->options);
 	if (!*yes) snprintf(why, TRANSPORT_WHY_BYTES, "%d ranks on %s; 2 to %d on %s can", link->world_size, vt->name, P2P_MAX_RANKS, GPU_NAME_TEXT);
 	TRY(transport_agree(link, yes, why, err));
 	if (!*yes) return STATUS_OK;

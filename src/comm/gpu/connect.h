@@ -4,6 +4,8 @@
 
 #include "comm/transport.h"
 
+/* As transport.suits. */
+bool connect_suits(const struct device_ops *ops, int world_size, const struct comm_options *options);
 /* Collective call: enables peer access between all ranks' devices and proves that it works. As transport.can_connect. */
 enum status connect_peers(const struct link *link, bool *yes, char why[TRANSPORT_WHY_BYTES], struct error *err) NODISCARD;
 

@@ -56,6 +56,11 @@ static const struct {
 	[6] = {256 << 10, 256 << 10}, [7] = {192 << 10, 192 << 10}, [8] = {128 << 10, 128 << 10},
 };
 
+static size_t packet_bytes(const struct comm_options *o, int world_size)
+{
+	return o->packet_bytes ? o->packet_bytes : defaults[world_size].packet_bytes;
+}
+
 static struct p2p_comm *p2p_comm(struct comm *comm)
 {
 	return (struct p2p_comm *)comm;
@@ -339,10 +344,9 @@ static const struct comm_ops p2p_ops = {
 	.destroy = p2p_destroy,
 };
 
-static enum status check_options(const struct link *link, struct error *err)
+static enum status check_options(const struct comm_options *o, int world_size, struct error *err)
 {
-	const struct comm_options *o = link->options;
-	TRY(comm_check_options(o, link->world_size, err));
+	TRY(comm_check_options(o, world_size, err));
 	if (!dtype_is_plain(o->dtype)) return FAIL(err, BAD_INPUT, "collective: partials of %s; expected F32, F16 or BF16", dtype_name(o->dtype));
 	if (o->invariant && o->dtype != DTYPE_F32)
 		return FAIL(err, BAD_INPUT, "collective: %s partials cannot have bits that do not depend on the world size; expected F32", dtype_name(o->dtype));
@@ -416,9 +420,8 @@ static enum status allocate(struct p2p_comm *p, const struct link *link, struct 
 {
 	const struct comm_options *o = link->options;
 	const struct device_ops *vt = link->device->vt;
-	const size_t packets = o->packet_bytes ? o->packet_bytes : defaults[link->world_size].packet_bytes;
 	p->place = (struct place){
-		.packet_bytes = packets, .two_shot_bytes = o->two_shot_bytes ? o->two_shot_bytes : defaults[link->world_size].two_shot_bytes,
+		.packet_bytes = packet_bytes(o, link->world_size), .two_shot_bytes = o->two_shot_bytes ? o->two_shot_bytes : defaults[link->world_size].two_shot_bytes,
 		.ordinal = gpu_context(link->stream)->ordinal, .blocks = gpu_context(link->stream)->props.multiprocessors, .max_rows = o->max_rows, .cols = o->cols, .dtype = (int32_t)o->dtype,
 		.invariant = o->invariant, .tree_leaves = o->tree_leaves,
 	};
@@ -477,7 +480,7 @@ static enum status exchange_places(struct p2p_comm *p, struct error *err)
 
 static enum status build(struct p2p_comm *p, const struct link *link, struct error *err)
 {
-	TRY(check_options(link, err));
+	TRY(check_options(link->options, link->world_size, err));
 	TRY(plan_tree(p, link->options, err));
 	TRY(allocate(p, link, err));
 	TRY(gpu_check(p2p_preload_packets(link->world_size, link->options->dtype), "collective kernels", err));
@@ -506,4 +509,13 @@ static enum status p2p_create(struct comm **out, const struct link *link, struct
 	return st;
 }
 
-const struct transport transport_p2p = {"p2p", connect_peers, p2p_create};
+static size_t p2p_scratch_bytes(int rank, int world_size, const struct comm_options *o)
+{
+	struct p2p_comm p = {.base = {.rank = rank, .world_size = world_size}, .place = {.packet_bytes = packet_bytes(o, world_size)}};
+	struct error ignored = {0};
+	size_t area, partial;
+	if (check_options(o, world_size, &ignored) != STATUS_OK || plan_tree(&p, o, &ignored) != STATUS_OK) return 0;
+	return lay_out(&p, o, &area, &partial);
+}
+
+const struct transport transport_p2p = {"p2p", connect_suits, connect_peers, p2p_create, p2p_scratch_bytes};

@@ -270,6 +270,11 @@ static const struct comm_ops xccl_ops = {
 	.destroy = xccl_destroy,
 };
 
+static bool xccl_suits(const struct device_ops *ops, int world_size, const struct comm_options *options)
+{
+	return ops == device_find(GPU_NAME_TEXT) && world_size > 1 && !options->invariant && GPU_COLLECTIVES_LIBRARY;
+}
+
 static enum status xccl_can_connect(const struct link *link, bool *yes, char why[TRANSPORT_WHY_BYTES], struct error *err)
 {
 	struct xccl_library lib;
@@ -304,6 +309,17 @@ static enum status connect_library(struct xccl_comm *x, struct error *err)
 	return xccl_sync(comm, x->stream, err);
 }
 
+static size_t row_bytes(const struct comm_options *o)
+{
+	return ((size_t)o->cols * dtype_bytes(o->dtype) + 15) / 16 * 16;
+}
+
+static size_t xccl_scratch_bytes(int rank, int world_size, const struct comm_options *o)
+{
+	(void)rank, (void)world_size;
+	return 2 * (size_t)o->max_rows * row_bytes(o);
+}
+
 static enum status build(struct xccl_comm *x, const struct link *link, struct error *err)
 {
 	const struct comm_options *o = link->options;
@@ -311,10 +327,10 @@ static enum status build(struct xccl_comm *x, const struct link *link, struct er
 	if (!dtype_is_plain(o->dtype)) return FAIL(err, BAD_INPUT, "collective: partials of %s; expected F32, F16 or BF16", dtype_name(o->dtype));
 	if ((int64_t)o->max_rows * ((int64_t)o->cols / 4 + 1) > INT_MAX)
 		return FAIL(err, UNSUPPORTED, "collective: [%d,%d]; its vectors must be numbered in 32 bits", o->max_rows, o->cols);
-	const size_t element = dtype_bytes(o->dtype), row = ((size_t)o->cols * element + 15) / 16 * 16, bytes = (size_t)o->max_rows * row;
-	TRY(link->device->vt->alloc(link->device, 2 * bytes, MEM_SCRATCH, "collective scratch", &x->partial, err));
-	x->sum = (char *)x->partial + bytes;
-	x->stride = (int64_t)(row / element);
+	const size_t bytes = xccl_scratch_bytes(link->rank, link->world_size, o);
+	TRY(link->device->vt->alloc(link->device, bytes, MEM_SCRATCH, "collective scratch", &x->partial, err));
+	x->sum = (char *)x->partial + bytes / 2;
+	x->stride = (int64_t)(row_bytes(o) / dtype_bytes(o->dtype));
 	comm_split_tree(&x->base.split, link->world_size, link->rank, link->world_size);
 	TRY(connect_library(x, err));
 	x->base.sequence++;
@@ -335,4 +351,4 @@ static enum status xccl_create(struct comm **out, const struct link *link, struc
 	return st;
 }
 
-const struct transport transport_xccl = {"xccl", xccl_can_connect, xccl_create};
+const struct transport transport_xccl = {"xccl", xccl_suits, xccl_can_connect, xccl_create, xccl_scratch_bytes};
