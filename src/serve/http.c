@@ -335,6 +335,7 @@ void http_turn(struct server *s)
 {
 	struct epoll_event events[MAX_EVENTS];
 	MHD_UNSIGNED_LONG_LONG wanted;
+	s->turn++;
 	bool busy = MHD_get_timeout(s->daemon, &wanted) == MHD_YES && wanted == 0;
 	bool timed = s->connections || s->lingers || s->state != SERVER_READY;
 	int n = epoll_wait(s->epoll_fd, events, MAX_EVENTS, busy ? 0 : timed ? SERVER_TICK_MS : 10000);

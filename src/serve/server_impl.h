@@ -101,6 +101,9 @@ struct exchange {
 	struct exchange *work_next;
 
 	size_t sent; /* of the completion's output */
+	size_t unsent, unsent_before; /* of it: now, and before the turn in which it last grew */
+	size_t most_at_once;          /* by which it grew in one turn */
+	uint64_t turn;                /* that turn */
 	bool counted, measured, too_slow;
 	struct exchange *next, *previous; /* of all */
 };
@@ -125,6 +128,7 @@ struct server {
 	_Atomic int admitted;   /* sequences running or queued; workers take, the server's thread gives back */
 	size_t body_bytes;      /* of all bodies held */
 	_Atomic uint64_t next_seed;
+	uint64_t turn;          /* of the loop */
 	uint64_t ticked_ns;
 	uint64_t moves[DRIVER_MAX_RANKS], moved_ns[DRIVER_MAX_RANKS]; /* of each rank: how far it was, and since when it is there */
 	enum server_state state;
