@@ -303,3 +303,15 @@ def _(server):
     assert server.post("/detokenize", {"tokens": ids}).json["prompt"].endswith("Once upon a")
     answer = server.chat(messages, continue_final_message=True, return_token_ids=True)
     assert answer.status == 200 and answer.json["choices"][0]["prompt_token_ids"] == ids
+
+
+@case("a conversation is continued behind a message whose text stands in the template too")
+def _(server):
+    closing = "<|im_end|>\n<|im_start|>"
+    texts = {closing[i:k].strip() for i in range(len(closing)) for k in range(i + 1, len(closing) + 1)} - {""} | {"assistant", "user"}
+    for text in sorted(texts):
+        body = {"messages": CHAT + [{"role": "assistant", "content": text}], "add_generation_prompt": False}
+        whole = server.post("/tokenize", body).json["tokens"]
+        ids = server.post("/tokenize", {**body, "continue_final_message": True}).json["tokens"]
+        end = server.post("/detokenize", {"tokens": ids}).json["prompt"]
+        assert end + "<|im_end|>\n" == server.post("/detokenize", {"tokens": whole}).json["prompt"], (text, end)
