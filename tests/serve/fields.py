@@ -263,6 +263,16 @@ def _(server):
     assert answer.json["usage"]["prompt_tokens"] == 5
 
 
+@case("a prompt at the end of a KV cache that is smaller than the context", server=["--max-running", 2, "--kv-tokens", 256])
+def _(server):
+    size = int(server.metric("tandem_kv_tokens"))
+    assert size < server.get("/v1/models").json["data"][0]["max_model_len"]
+    for fields in ({"max_tokens": 0, "echo": True, "logprobs": 1}, {"max_tokens": 0, "echo": True}, {"max_tokens": 1}, {"max_tokens": 1, "prompt_logprobs": 0}):
+        answer = server.complete([300] * size, **fields)
+        assert answer.status == 200 and answer.json["usage"]["completion_tokens"] == fields["max_tokens"], (fields, answer.body)
+        refused(server, COMPLETE, {"prompt": [300] * (size + 1), **fields}, type_="context_length_exceeded", param="prompt", contains=(str(size), str(size + 1)))
+
+
 @case("B121 a client's fault is asked once; 4xx never becomes 5xx")
 def _(server):
     before = server.metric("http_requests_total")
