@@ -195,7 +195,9 @@ def _(server):
     refused(server, CHATS, {**chat, "top_logprobs": 2}, param="top_logprobs")
     refused(server, COMPLETE, {**complete, "best_of": 3}, param="best_of")
     refused(server, COMPLETE, {**complete, "suffix": "x"}, param="suffix")
-    assert server.post(COMPLETE, {**complete, "best_of": 2, "n": 2}).status == 200
+    for n in (2, 21, 128):
+        answer = server.post(COMPLETE, {**complete, "best_of": n, "n": n})
+        assert answer.status == 200 and len(answer.json["choices"]) == n, answer.body
     assert server.post(CHATS, {**chat, "max_tokens": 1, "max_completion_tokens": 2}).json["usage"]["completion_tokens"] == 2
     for path, good in ENDPOINTS:
         refused(server, path, {**good, "stream_options": {"include_usage": True}}, param="stream_options")
