@@ -94,7 +94,7 @@ void http_phase(struct connection *c, enum phase phase)
 	c->phase = phase;
 	c->since_ns = clock_ns();
 	c->bytes_seen = 0;
-	if (phase == PHASE_IDLE) c->bytes_seen = tcp_bytes(c->fd).received;
+	if (phase == PHASE_IDLE) c->bytes_seen = c->bytes_taken;
 }
 
 int http_fd(struct MHD_Connection *mhd)

@@ -49,7 +49,8 @@ struct connection {
 	int fd;
 	enum phase phase;
 	uint64_t since_ns;      /* start of the phase; SEND: last progress */
-	uint64_t bytes_seen;    /* IDLE: received when it began; SEND: acknowledged at the last look */
+	uint64_t bytes_seen;    /* IDLE: those of the requests before it; SEND: acknowledged at the last look */
+	uint64_t bytes_taken;   /* of requests that are over, as far as known */
 	bool clean;             /* the last answer was sent whole and nothing of a request is left unread */
 	struct exchange *exchange;
 	struct connection *next, *previous;
@@ -81,10 +82,10 @@ struct exchange {
 	struct connection *connection;
 	const struct route *route;  /* NULL: unknown path */
 	const char *method;         /* static */
-	size_t url_bytes;
+	size_t url_bytes, head_bytes;
 	bool seen;      /* the head was judged */
 	bool dispatched; /* the route has it */
-	bool suspended, streaming, early;
+	bool suspended, streaming, early, chunked;
 	char request_id[136];
 	uint64_t arrival_ns, submitted_ns, spoke_ns;
 	struct buf body;

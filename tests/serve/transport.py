@@ -202,6 +202,15 @@ def _(server):
     start = time.time()
     slow = server.raw(b"GET /health HTTP/1.1\r\nHos")
     line = server.raw(b"GE")
+    version, post = head("GET", "/version", None, {}), head("POST", PATH, len(BODY), JSON) + BODY
+    chunks = head("POST", PATH, None, {**JSON, "Transfer-Encoding": "chunked"}) + chunked(BODY, [BODY[:7], BODY[7:]])
+    kept = [server.raw(data) for data in (version, post, chunks)]  # between requests there is more time
+    behind = [server.raw(post) for _ in range(2)]
+    for sock in kept + behind:
+        assert read_answer(sock).status == 200
+    for sock, data in zip(behind, (version, post)):
+        sock.sendall(data + b"GET /hea")  # in one packet with the request before
+        assert read_answer(sock).status == 200
     def dribble():
         try:
             for _ in range(60):
@@ -212,12 +221,16 @@ def _(server):
             pass
     thread = threading.Thread(target=dribble)
     thread.start()
-    for sock in (slow, line):
+    for sock in (slow, line, *behind):
         sock.settimeout(20)
         answer = read_answer(sock)
         assert answer is None or answer.status == 408, answer.status
     assert 8 < time.time() - start < 16, time.time() - start
     thread.join()
+    for sock in kept:
+        for data in (version, post):
+            sock.sendall(data)
+            assert read_answer(sock).status == 200
 
 
 @case("1000 idle connections, and one that works among them")
