@@ -123,6 +123,7 @@ struct server {
 	struct watch on_listen, on_wake, on_signal, on_http;
 	struct connection *connections;
 	int connection_count, max_connections;
+	bool deaf; /* the listener is not watched until the next tick */
 	struct lingering *lingers;
 	int linger_count;
 	struct exchange *exchanges;

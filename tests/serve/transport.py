@@ -1,5 +1,6 @@
 """HTTP itself, by raw sockets: framing, limits, time-outs, keep-alive (B001 to B007, B119, and what libmicrohttpd leaves open)."""
 import json
+import os
 import re
 import socket
 import threading
@@ -231,6 +232,33 @@ def _(server):
         for data in (version, post):
             sock.sendall(data)
             assert read_answer(sock).status == 200
+
+
+@case("more connections than open files: the rest waits, without work for the server", server=SERVER, start={"files": 64}, settle=False)
+def _(server):
+    idle = [socket.create_connection(("127.0.0.1", server.port), timeout=30) for _ in range(120)]
+    time.sleep(0.5)
+    def cpu_seconds():
+        with open(f"/proc/{server.process.pid}/stat") as file:
+            fields = file.read().rsplit(")", 1)[1].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    before = cpu_seconds()
+    time.sleep(1.2)
+    assert len(os.listdir(f"/proc/{server.process.pid}/fd")) >= 63, "descriptors are left: this shows nothing"
+    used = cpu_seconds() - before
+    assert used < 0.2, used
+    for sock in idle:
+        sock.close()
+    end = time.time() + 10
+    while True:
+        try:
+            answer = server.post(PATH, BODY, timeout=10)
+            if answer.status == 200:
+                break
+        except OSError:
+            pass
+        assert time.time() < end
+        time.sleep(0.1)
 
 
 @case("1000 idle connections, and one that works among them")
