@@ -98,6 +98,16 @@ static bool last_text(const json_t *messages, struct buf *out)
 	return true;
 }
 
+/* Where the last occurrence of the text ends; 0: it is nowhere. Only what came from the request is looked at: the template's own text (<|im_end|>) may
+ * hold the same letters. */
+static size_t find_last(const struct template_output *rendered, const char *text, size_t n)
+{
+	for (size_t i = rendered->user_count; i--;)
+		for (size_t end = rendered->user[i].end; end >= rendered->user[i].start + n; end--)
+			if (!memcmp(rendered->text.data + end - n, text, n)) return end;
+	return 0;
+}
+
 /* continue_final_message: the text ends where the last message ends, so that the model goes on with it. */
 static enum status cut_behind_last(struct template_output *rendered, const json_t *messages, struct refusal *r)
 {
@@ -107,11 +117,10 @@ static enum status cut_behind_last(struct template_output *rendered, const json_
 	size_t n = last.size, start = 0;
 	while (n && strchr(" \t\r\n", last.data[n - 1])) n--;
 	while (start < n && strchr(" \t\r\n", last.data[start])) start++;
-	size_t at = rendered->text.size >= n - start ? rendered->text.size - (n - start) + 1 : 0;
 	if (st == STATUS_OK && n == start) st = refuse(r, 400, "continue_final_message", "the last message has no text to continue");
-	while (st == STATUS_OK && at && memcmp(rendered->text.data + at - 1, last.data + start, n - start) != 0) at--;
-	if (st == STATUS_OK && !at) st = refuse(r, 400, "continue_final_message", "the chat template does not write the last message as it is; it cannot be continued");
-	if (st == STATUS_OK) rendered->text.size = at - 1 + (n - start);
+	size_t end = st == STATUS_OK ? find_last(rendered, last.data + start, n - start) : 0;
+	if (st == STATUS_OK && !end) st = refuse(r, 400, "continue_final_message", "the chat template does not write the last message as it is; it cannot be continued");
+	if (st == STATUS_OK) rendered->text.size = end;
 	buf_fini(&last);
 	return st;
 }

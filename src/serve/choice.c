@@ -68,17 +68,30 @@ static struct logprob_entry prompt_entry(const struct choice *choice, size_t i)
 	                              .alternative_id = s->alternative_id + i * (size_t)s->top, .alternative_logprob = s->alternative_logprob + i * (size_t)s->top};
 }
 
+/* Where the first token of the prompt starts in the echoed text; below 0 where the tokens say more. The two end together: in front the text may have
+ * more, whose tokens were cut off, or the tokens a begin-of-text. */
+static int64_t echo_start(const struct choice *choice)
+{
+	const struct prompt *p = choice->prompt;
+	struct buf decoded = {0};
+	int64_t start = 0;
+	if (choice->text && tokenizer_decode(detokenizer_of(choice->text), p->ids.ids, p->ids.count, false, &decoded, NULL) == STATUS_OK)
+		start = choice_count_chars(p->text.data, p->text.size) - choice_count_chars(decoded.data, decoded.size);
+	buf_fini(&decoded);
+	return start;
+}
+
 /* The echoed prompt's entries; where a token starts in its text is found by decoding it again. */
 static void echo_logprobs(struct choice *choice, const struct request *q)
 {
 	struct logprob_style style = style_of(choice, q, q->logprobs);
 	struct detokenizer *text = NULL;
 	struct buf piece = {0};
-	int64_t offset = 0;
+	int64_t offset = echo_start(choice);
 	if (choice->text && detokenizer_create(&text, detokenizer_of(choice->text), false, NULL) != STATUS_OK) text = NULL;
 	for (size_t i = 0; i < choice->prompt->ids.count; i++) {
 		struct logprob_entry entry = prompt_entry(choice, i);
-		entry.offset = offset;
+		entry.offset = offset > 0 ? offset : 0;
 		logprobs_add(&choice->logprobs, &style, &entry);
 		buf_clear(&piece);
 		if (text && detokenizer_push(text, entry.token, &piece, NULL) == STATUS_OK) offset += choice_count_chars(piece.data, piece.size);

@@ -22,6 +22,7 @@ struct completion {
 	struct refusal refusal;
 	int open, in_flight; /* choices not ended; jobs without their terminal event */
 	struct completion_times times;
+	size_t first_bytes; /* of the chunks that choices began with */
 };
 
 /* ---- building ---- */
@@ -189,8 +190,10 @@ static void put_out(struct completion *c, struct choice *choice)
 {
 	if (!c->request.stream || c->silent) return;
 	size_t before = c->out.buf.size;
+	bool first = !choice->role_sent;
 	answer_chunk(&c->answer, &c->out, choice, &c->times);
 	c->begun = c->begun || c->out.buf.size > before;
+	if (first) c->first_bytes += c->out.buf.size - before;
 }
 
 static void count_token(struct completion *c, struct choice *choice, uint64_t at_ns)
@@ -314,6 +317,11 @@ void completion_comment(struct completion *c)
 struct out *completion_output(struct completion *c)
 {
 	return &c->out;
+}
+
+size_t completion_first_bytes(const struct completion *c)
+{
+	return c->first_bytes;
 }
 
 bool completion_ended(const struct completion *c)

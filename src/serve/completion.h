@@ -53,6 +53,8 @@ void completion_comment(struct completion *completion);
 
 /* Bytes to send: SSE events, or the body once ended. The caller clears what it has sent. */
 struct out *completion_output(struct completion *completion);
+/* Of a stream: bytes of the chunks that its choices began with, which hold the echo of the prompt. */
+size_t completion_first_bytes(const struct completion *completion);
 bool completion_ended(const struct completion *completion);
 bool completion_idle(const struct completion *completion);
 /* Status 0 unless it ended by an error before anything was put out: then this is the answer. */

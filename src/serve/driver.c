@@ -261,13 +261,16 @@ static bool rebuild(struct driver *d, struct tandem_error *why)
 	return false;
 }
 
-/* After a step that failed: true if work can go on. */
+/* After a step that failed: true if work can go on. To clients, and as an end of the process, all such failures are one, also where a rank says that it
+ * has no memory: its words are for the log. */
 static bool recover(struct driver *d, struct tandem_error *why)
 {
 	log_write(&d->options.log, LOG_WARN, "%s", why->text);
+	why->code = STATUS_ABORTED;
 	set_state(d, d->options.rebuild ? DRIVER_REBUILDING : DRIVER_STOPPED, d->options.rebuild ? NULL : why, 1, 0);
 	finish_all(d, TANDEM_FAILED, why);
 	bool usable = d->options.rebuild && rebuild(d, why);
+	why->code = STATUS_ABORTED;
 	publish(d, 0, true, usable);
 	if (!usable) set_state(d, DRIVER_STOPPED, why, 0, 0);
 	d->options.notify(d->options.context);

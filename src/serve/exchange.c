@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "base/mem.h"
 #include "serve/server_impl.h"
+#include "serve/tcp.h"
 
 /* ---- the head ---- */
 
@@ -120,6 +121,7 @@ static enum status judge_head(struct exchange *x, const char *url, const char *m
 	x->method = static_method(method);
 	x->route = routes_find(url, &wrong_method, method, &allow);
 	x->early = true;
+	x->chunked = h.transfer_encoding;
 	keep_request_id(x, h.request_id);
 	if (x->url_bytes > SERVER_URL_BYTES) return refuse(r, 414, NULL, "the URL is longer than %d bytes", SERVER_URL_BYTES);
 	TRY(check_framing(&h, version, r));
@@ -323,10 +325,11 @@ enum MHD_Result exchange_handle(void *server, struct MHD_Connection *mhd, const 
 	struct exchange *x = *context;
 	struct refusal why;
 	(void)server;
-	(void)mhd;
 	if (!x) return MHD_NO; /* no memory for it */
 	if (!x->seen) {
+		const union MHD_ConnectionInfo *info = MHD_get_connection_info(mhd, MHD_CONNECTION_INFO_REQUEST_HEADER_SIZE);
 		x->seen = true;
+		x->head_bytes = info ? info->header_size : 0;
 		http_phase(x->connection, PHASE_BODY);
 		if (judge_head(x, url, method, version, &why) == STATUS_OK) return MHD_YES;
 		exchange_refuse(x, &why);
@@ -351,6 +354,15 @@ static void part(struct exchange *x)
 	exchange_release(x);
 }
 
+/* What came beyond this request is the begin of the next head, whose time then runs. How long the frames of chunks were is not known: behind such a
+ * request what has come counts as its own. */
+static void count_taken(struct exchange *x)
+{
+	struct connection *c = x->connection;
+	uint64_t received = tcp_bytes(c->fd).received, taken = c->bytes_taken + x->head_bytes + x->body_counted;
+	c->bytes_taken = x->chunked || taken > received ? received : taken;
+}
+
 void exchange_completed(void *server, struct MHD_Connection *mhd, void **context, enum MHD_RequestTerminationCode how)
 {
 	struct exchange *x = *context;
@@ -359,6 +371,7 @@ void exchange_completed(void *server, struct MHD_Connection *mhd, void **context
 	*context = NULL;
 	if (!x) return;
 	x->connection->clean = how == MHD_REQUEST_TERMINATED_COMPLETED_OK && !x->early;
+	count_taken(x);
 	http_phase(x->connection, PHASE_IDLE);
 	part(x);
 }

@@ -117,6 +117,19 @@ static void count_end(struct exchange *x)
 	metrics_completion(&x->server->metrics, x->completion, x->submitted_ns, clock_ns());
 }
 
+/* More waits than a client that reads leaves. Between two turns the connection sends a piece; so what came at once, and the prompt
+ * that choices begin with (an echo with its log-probabilities may be megabytes), is not held against the client. */
+static bool reads_too_slowly(struct exchange *x, size_t unsent)
+{
+	if (x->turn != x->server->turn) {
+		x->turn = x->server->turn;
+		x->unsent_before = x->unsent;
+	}
+	x->unsent = unsent;
+	if (unsent > x->unsent_before + x->most_at_once) x->most_at_once = unsent - x->unsent_before;
+	return unsent > SERVER_STREAM_BYTES + x->most_at_once + completion_first_bytes(x->completion);
+}
+
 /* After something happened to its completion: sees to it that the client hears of it. */
 static void bring_out(struct exchange *x)
 {
@@ -131,7 +144,7 @@ static void bring_out(struct exchange *x)
 	} else if (!completion_is_stream(c) && !x->replied) {
 		x->reply = (struct reply){.status = 200, .content_type = "application/json", .body = out->buf};
 		*out = (struct out){0};
-	} else if (out->buf.size - x->sent > SERVER_STREAM_BYTES && !x->too_slow) {
+	} else if (reads_too_slowly(x, out->buf.size - x->sent) && !x->too_slow) {
 		x->too_slow = true;
 		x->server->metrics.slow_readers++;
 		shutdown(x->connection->fd, SHUT_RDWR); /* the library then finds it closed, and generate_gone cancels */
@@ -149,6 +162,7 @@ ssize_t generate_read(struct exchange *x, char *to, size_t max)
 	if (!n) return completion_ended(x->completion) ? -1 : 0;
 	memcpy(to, out->buf.data + x->sent, n);
 	x->sent += n;
+	x->unsent = out->buf.size - x->sent;
 	if (x->sent == out->buf.size) {
 		out_clear(out);
 		x->sent = 0;

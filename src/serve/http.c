@@ -94,7 +94,7 @@ void http_phase(struct connection *c, enum phase phase)
 	c->phase = phase;
 	c->since_ns = clock_ns();
 	c->bytes_seen = 0;
-	if (phase == PHASE_IDLE) c->bytes_seen = tcp_bytes(c->fd).received;
+	if (phase == PHASE_IDLE) c->bytes_seen = c->bytes_taken;
 }
 
 int http_fd(struct MHD_Connection *mhd)
@@ -221,13 +221,23 @@ static void refuse_connection(struct server *s, int fd)
 	linger(s, fd);
 }
 
+/* Without a free descriptor a connection stays where it is, and the listener stays ready: looking on would only burn the processor. */
+static void turn_deaf(struct server *s)
+{
+	watch_remove(s, s->options.listen_fd);
+	s->deaf = true;
+}
+
 static void accept_some(struct server *s)
 {
 	for (int i = 0; i < ACCEPT_AT_ONCE; i++) {
 		struct sockaddr_storage address;
 		socklen_t size = sizeof address;
 		int fd = accept4(s->options.listen_fd, (struct sockaddr *)&address, &size, SOCK_NONBLOCK | SOCK_CLOEXEC);
-		if (fd < 0) return;
+		if (fd < 0) {
+			if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) turn_deaf(s);
+			return;
+		}
 		tcp_no_delay(fd);
 		if (s->connection_count >= s->max_connections) refuse_connection(s, fd);
 		else if (MHD_add_connection(s->daemon, fd, (struct sockaddr *)&address, size) != MHD_YES) s->metrics.refused_connections++;
@@ -290,6 +300,7 @@ static void tick(struct server *s)
 	uint64_t now = clock_ns();
 	if (now - s->ticked_ns < SERVER_TICK_MS * 1000000u) return;
 	s->ticked_ns = now;
+	if (s->deaf) s->deaf = !watch_add(s, s->options.listen_fd, EPOLLIN, &s->on_listen);
 	for (struct connection *c = s->connections, *next; c; c = next) {
 		next = c->next;
 		check_connection(s, c, now);
@@ -335,8 +346,9 @@ void http_turn(struct server *s)
 {
 	struct epoll_event events[MAX_EVENTS];
 	MHD_UNSIGNED_LONG_LONG wanted;
+	s->turn++;
 	bool busy = MHD_get_timeout(s->daemon, &wanted) == MHD_YES && wanted == 0;
-	bool timed = s->connections || s->lingers || s->state != SERVER_READY;
+	bool timed = s->connections || s->lingers || s->deaf || s->state != SERVER_READY;
 	int n = epoll_wait(s->epoll_fd, events, MAX_EVENTS, busy ? 0 : timed ? SERVER_TICK_MS : 10000);
 	/* An event may free what a later one of this round points to only if that one is a connection's or a lingering socket's; those are
 	 * freed by MHD_run and end_lingers, below. */

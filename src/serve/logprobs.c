@@ -76,6 +76,20 @@ static void add_chat(struct logprobs *l, const struct logprob_style *style, cons
 	out_puts(out, "]}");
 }
 
+/* Whether the object, written so far without its braces, has the key (quotes and colon included). Keys begin at the start and behind a comma outside
+ * of quotes; a token such as "," or "\":" may spell the like within a key. */
+static bool has_key(const char *object, size_t n, const struct buf *key)
+{
+	bool quoted = false, begins = true;
+	for (size_t i = 0; i < n; i++) {
+		if (begins && n - i >= key->size && !memcmp(object + i, key->data, key->size)) return true;
+		begins = !quoted && object[i] == ',';
+		if (quoted && object[i] == '\\') i++;
+		else if (object[i] == '"') quoted = !quoted;
+	}
+	return false;
+}
+
 /* One more key of an object, unless its text is a key already: two ids may spell the same. `keys` holds the object so far. */
 static void put_key(struct out *keys, size_t start, const struct logprob_style *style, int32_t id, float logprob)
 {
@@ -85,7 +99,7 @@ static void put_key(struct out *keys, size_t start, const struct logprob_style *
 	put_token(&key, style, id, &bytes, known);
 	out_puts(&key, ":");
 	if (key.failed || !key.buf.data) keys->failed = true;
-	else if (keys->buf.size == start || !memmem(keys->buf.data + start, keys->buf.size - start, key.buf.data, key.buf.size)) {
+	else if (keys->buf.size == start || !has_key(keys->buf.data + start, keys->buf.size - start, &key.buf)) {
 		if (keys->buf.size > start) out_puts(keys, ",");
 		out_bytes(keys, key.buf.data, key.buf.size);
 		out_logprob(keys, logprob);

@@ -115,7 +115,8 @@ enum status prompt_room(const struct request *request, size_t prompt, const stru
 {
 	int64_t used = (int64_t)prompt, context = facts->info.context, kv = facts->info.kv_tokens;
 	bool scores_only = request->max_tokens == 0;
-	int64_t room = context - used < kv - used + 1 ? context - used : kv - used + 1; /* the last token is sampled but never read */
+	int64_t readable = kv - used + !scores_only; /* the last token is sampled but never read */
+	int64_t room = context - used < readable ? context - used : readable;
 	if (room < (scores_only ? 0 : 1)) {
 		(void)refuse(r, 400, request->endpoint == ENDPOINT_CHAT ? "messages" : "prompt",
 		             "the prompt has %lld tokens; the context of this server has room for %lld, prompt and answer together", (long long)used,

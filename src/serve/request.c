@@ -96,7 +96,7 @@ static enum status read_best_of(const struct request *q, const json_t *body, str
 	const json_t *value = body_get(body, "best_of");
 	int64_t best;
 	if (!value) return STATUS_OK;
-	TRY(body_whole(value, "best_of", 0, 20, &best, r));
+	TRY(body_whole(value, "best_of", 0, REQUEST_MAX_N, &best, r));
 	if (best <= 1 || best == q->n) return STATUS_OK;
 	return refuse(r, 400, "best_of", "best_of is %lld; it must be 1 or equal to n (%d)", (long long)best, q->n);
 }

@@ -49,7 +49,8 @@ struct connection {
 	int fd;
 	enum phase phase;
 	uint64_t since_ns;      /* start of the phase; SEND: last progress */
-	uint64_t bytes_seen;    /* IDLE: received when it began; SEND: acknowledged at the last look */
+	uint64_t bytes_seen;    /* IDLE: those of the requests before it; SEND: acknowledged at the last look */
+	uint64_t bytes_taken;   /* of requests that are over, as far as known */
 	bool clean;             /* the last answer was sent whole and nothing of a request is left unread */
 	struct exchange *exchange;
 	struct connection *next, *previous;
@@ -81,10 +82,10 @@ struct exchange {
 	struct connection *connection;
 	const struct route *route;  /* NULL: unknown path */
 	const char *method;         /* static */
-	size_t url_bytes;
+	size_t url_bytes, head_bytes;
 	bool seen;      /* the head was judged */
 	bool dispatched; /* the route has it */
-	bool suspended, streaming, early;
+	bool suspended, streaming, early, chunked;
 	char request_id[136];
 	uint64_t arrival_ns, submitted_ns, spoke_ns;
 	struct buf body;
@@ -101,6 +102,9 @@ struct exchange {
 	struct exchange *work_next;
 
 	size_t sent; /* of the completion's output */
+	size_t unsent, unsent_before; /* of it: now, and before the turn in which it last grew */
+	size_t most_at_once;          /* by which it grew in one turn */
+	uint64_t turn;                /* that turn */
 	bool counted, measured, too_slow;
 	struct exchange *next, *previous; /* of all */
 };
@@ -119,12 +123,14 @@ struct server {
 	struct watch on_listen, on_wake, on_signal, on_http;
 	struct connection *connections;
 	int connection_count, max_connections;
+	bool deaf; /* the listener is not watched until the next tick */
 	struct lingering *lingers;
 	int linger_count;
 	struct exchange *exchanges;
 	_Atomic int admitted;   /* sequences running or queued; workers take, the server's thread gives back */
 	size_t body_bytes;      /* of all bodies held */
 	_Atomic uint64_t next_seed;
+	uint64_t turn;          /* of the loop */
 	uint64_t ticked_ns;
 	uint64_t moves[DRIVER_MAX_RANKS], moved_ns[DRIVER_MAX_RANKS]; /* of each rank: how far it was, and since when it is there */
 	enum server_state state;

@@ -1,12 +1,48 @@
 """What answers say: forms, streams, stop strings, log-probabilities, seeds, ends (B039 to B061, sections 1.3 to 1.7 of the API)."""
+import atexit
 import json
+import os
 import re
+import shutil
+import tempfile
 
-from harness import case, texts, CHAT
+from harness import case, texts, CHAT, MODEL
 
 SERVER = ("--max-running", 8, "--kv-tokens", 4096)
 COMPLETE, CHATS = "/v1/completions", "/v1/chat/completions"
 PROMPT = "Once upon a time"
+
+
+def other_tokenizer():
+    """The model with a tokenizer that begins each prompt with a token, and that has a token `".` in place of `."`."""
+    folder = tempfile.mkdtemp(prefix="tandem-tokenizer.")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    for name in os.listdir(MODEL):
+        shutil.copy(os.path.join(MODEL, name), folder)
+    path = os.path.join(folder, "tokenizer.json")
+    with open(path) as file:
+        tokenizer = json.load(file)
+    begin = {"SpecialToken": {"id": "<|endoftext|>", "type_id": 0}}
+    tokenizer["post_processor"] = {"type": "TemplateProcessing", "single": [begin, {"Sequence": {"id": "A", "type_id": 0}}],
+                                   "pair": [begin, {"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 0}}],
+                                   "special_tokens": {"<|endoftext|>": {"id": "<|endoftext|>", "ids": [0], "tokens": ["<|endoftext|>"]}}}
+    model = tokenizer["model"]
+    model["vocab"]['".'] = model["vocab"].pop('."')
+    model["merges"] = [m if m not in ('. "', [".", '"']) else ['"', "."] if isinstance(m, list) else '" .' for m in model["merges"]]
+    with open(path, "w") as file:
+        json.dump(tokenizer, file)
+    return folder
+
+
+def check_echo(choice):
+    """Each token is where its offset says, unless it is no text, and among its own alternatives."""
+    probs, last = choice["logprobs"], 0
+    for token, value, top, offset in zip(probs["tokens"], probs["token_logprobs"], probs["top_logprobs"], probs["text_offset"]):
+        assert last <= offset <= len(choice["text"]), (offset, last)
+        if token not in ("<|endoftext|>", "<|im_end|>") and not token.startswith("bytes:"):
+            assert choice["text"][offset:].startswith(token), (choice["text"][offset:][:20], offset, token)
+        assert (value is None) == (top is None) and (top is None or token in top), (token, value, top)
+        last = offset
 
 
 def ids_of(server, text):
@@ -194,6 +230,32 @@ def _(server):
     assert answer["text"] == PROMPT + server.complete(max_tokens=4).text and len(answer["logprobs"]["tokens"]) == n + 4
     assert "".join(answer["logprobs"]["tokens"]) == answer["text"]
     assert texts(server.stream_complete(echo=True, max_tokens=4))[0] == answer["text"]
+
+
+@case("echo with log-probabilities: offsets are those of the text though its front was cut off")
+def _(server):
+    for text in ("Tom said, \"I am here.\" She said \"go\". The \u4f60\u597d cat \U0001f600, they say, is on the mat.", PROMPT):
+        ids = ids_of(server, text)
+        for prompt in (text, ids, ids + ids_of(server, "\U0001f600")[:1]):
+            for most in (None, 1, 3, 7, len(ids) - 1, len(ids), len(ids) + 5):
+                for k in (0, 20):
+                    choice = server.complete(prompt, echo=True, logprobs=k, max_tokens=2, truncate_prompt_tokens=most).json["choices"][0]
+                    check_echo(choice)
+                    assert most is not None or choice["logprobs"]["text_offset"][0] == 0
+
+
+@case("echo with a tokenizer that begins with a token of its own", server=["--max-running", 8, "--kv-tokens", 4096], start={"model": other_tokenizer()})
+def _(server):
+    for text in ("Tom said, \"I am here\". She said, \"Go.\" Then he went home.", "Mom said, \"You are a good boy.\" Tom said, \"I want to play.\"", "Once upon a time."):
+        ids = ids_of(server, text)
+        assert ids[0] == 0, ids
+        for most in (None, 1, 4, len(ids) - 1, len(ids)):
+            for k in (0, 1, 20):
+                choice = server.complete(text, echo=True, logprobs=k, max_tokens=3, truncate_prompt_tokens=most).json["choices"][0]
+                assert choice["text"].startswith(text)
+                check_echo(choice)
+        choice = server.complete(text, echo=True, logprobs=0, max_tokens=0).json["choices"][0]
+        assert choice["logprobs"]["tokens"][0] == "<|endoftext|>" and choice["logprobs"]["text_offset"][:2] == [0, 0]
 
 
 @case("log-probabilities of completions: parallel arrays, offsets, the token among them")

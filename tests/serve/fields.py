@@ -195,7 +195,9 @@ def _(server):
     refused(server, CHATS, {**chat, "top_logprobs": 2}, param="top_logprobs")
     refused(server, COMPLETE, {**complete, "best_of": 3}, param="best_of")
     refused(server, COMPLETE, {**complete, "suffix": "x"}, param="suffix")
-    assert server.post(COMPLETE, {**complete, "best_of": 2, "n": 2}).status == 200
+    for n in (2, 21, 128):
+        answer = server.post(COMPLETE, {**complete, "best_of": n, "n": n})
+        assert answer.status == 200 and len(answer.json["choices"]) == n, answer.body
     assert server.post(CHATS, {**chat, "max_tokens": 1, "max_completion_tokens": 2}).json["usage"]["completion_tokens"] == 2
     for path, good in ENDPOINTS:
         refused(server, path, {**good, "stream_options": {"include_usage": True}}, param="stream_options")
@@ -269,6 +271,16 @@ def _(server):
     assert answer.json["usage"]["prompt_tokens"] == 5
 
 
+@case("a prompt at the end of a KV cache that is smaller than the context", server=["--max-running", 2, "--kv-tokens", 256])
+def _(server):
+    size = int(server.metric("tandem_kv_tokens"))
+    assert size < server.get("/v1/models").json["data"][0]["max_model_len"]
+    for fields in ({"max_tokens": 0, "echo": True, "logprobs": 1}, {"max_tokens": 0, "echo": True}, {"max_tokens": 1}, {"max_tokens": 1, "prompt_logprobs": 0}):
+        answer = server.complete([300] * size, **fields)
+        assert answer.status == 200 and answer.json["usage"]["completion_tokens"] == fields["max_tokens"], (fields, answer.body)
+        refused(server, COMPLETE, {"prompt": [300] * (size + 1), **fields}, type_="context_length_exceeded", param="prompt", contains=(str(size), str(size + 1)))
+
+
 @case("B121 a client's fault is asked once; 4xx never becomes 5xx")
 def _(server):
     before = server.metric("http_requests_total")
@@ -309,3 +321,15 @@ def _(server):
     assert server.post("/detokenize", {"tokens": ids}).json["prompt"].endswith("Once upon a")
     answer = server.chat(messages, continue_final_message=True, return_token_ids=True)
     assert answer.status == 200 and answer.json["choices"][0]["prompt_token_ids"] == ids
+
+
+@case("a conversation is continued behind a message whose text stands in the template too")
+def _(server):
+    closing = "<|im_end|>\n<|im_start|>"
+    texts = {closing[i:k].strip() for i in range(len(closing)) for k in range(i + 1, len(closing) + 1)} - {""} | {"assistant", "user"}
+    for text in sorted(texts):
+        body = {"messages": CHAT + [{"role": "assistant", "content": text}], "add_generation_prompt": False}
+        whole = server.post("/tokenize", body).json["tokens"]
+        ids = server.post("/tokenize", {**body, "continue_final_message": True}).json["tokens"]
+        end = server.post("/detokenize", {"tokens": ids}).json["prompt"]
+        assert end + "<|im_end|>\n" == server.post("/detokenize", {"tokens": whole}).json["prompt"], (text, end)

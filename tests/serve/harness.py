@@ -7,6 +7,7 @@ import http.client
 import json
 import os
 import re
+import resource
 import signal
 import socket
 import subprocess
@@ -58,10 +59,11 @@ def no_constant(name):
 
 
 class Server:
-    def __init__(self, *arguments, model=MODEL, tp=2):
+    def __init__(self, *arguments, model=MODEL, tp=2, files=None):
         self.log = tempfile.NamedTemporaryFile("w+", suffix=".log")
         self.command = [TANDEM, "serve", model, "--tp", str(tp), "--port", "0", *map(str, arguments)]
-        self.process = subprocess.Popen(self.command, stderr=self.log, stdin=subprocess.DEVNULL)
+        self.process = subprocess.Popen(self.command, stderr=self.log, stdin=subprocess.DEVNULL,
+                                        preexec_fn=files and (lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))))
         self.port = self.wait_until_up()
         self.key = arguments[arguments.index("--api-key") + 1] if "--api-key" in arguments else None
         self.kv_free = self.greedy = None

@@ -163,6 +163,33 @@ def _(server):
         sock.close()
 
 
+@case("an answer that begins with much is not the client's slowness: an echo with log-probabilities", server=["--max-running", 8, "--kv-tokens", 8192])
+def _(server):
+    for more in ({}, {"n": 4, "max_tokens": 20, "temperature": 0}):
+        body = {"prompt": "the cat " * 450, "max_tokens": 1, "echo": True, "logprobs": 20, "seed": 1, **more}
+        want = {c["index"]: c for c in server.post(COMPLETE, body).json["choices"]}
+        got = {}
+        for event in server.stream(COMPLETE, body):
+            for choice in event["choices"]:
+                mine = got.setdefault(choice["index"], {"text": "", "logprobs": {}})
+                mine["text"] += choice["text"]
+                for name, values in (choice["logprobs"] or {}).items():
+                    mine["logprobs"].setdefault(name, []).extend(values)
+        assert len(want[0]["logprobs"]["tokens"]) > 800
+        assert got == {i: {"text": c["text"], "logprobs": c["logprobs"]} for i, c in want.items()}
+    assert server.metric("tandem_slow_readers_total") == 0
+    before = server.metric("vllm:generation_tokens_total")
+    sock = socket.socket()  # the like, not read
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    sock.connect(("127.0.0.1", server.port))
+    data = json.dumps({"prompt": "the cat " * 100, "max_tokens": 800, "echo": True, "logprobs": 20, "n": 16, "ignore_eos": True, "stream": True}).encode()
+    sock.sendall(head("POST", COMPLETE, len(data), server.headers()) + data)
+    until(server, lambda: server.metric("tandem_slow_readers_total") == 1, 60)
+    until(server, lambda: server.get("/health").json["pending"] == 0, 20)
+    assert server.metric("vllm:generation_tokens_total") - before < 16 * 800, "it could go on to the end"
+    sock.close()
+
+
 @case("200 streams at once, all complete and equal to themselves alone")
 def _(server):
     want = {i: server.complete(f"Once upon a time {i}", max_tokens=8).text for i in range(5)}

@@ -1,5 +1,6 @@
 """HTTP itself, by raw sockets: framing, limits, time-outs, keep-alive (B001 to B007, B119, and what libmicrohttpd leaves open)."""
 import json
+import os
 import re
 import socket
 import threading
@@ -202,6 +203,15 @@ def _(server):
     start = time.time()
     slow = server.raw(b"GET /health HTTP/1.1\r\nHos")
     line = server.raw(b"GE")
+    version, post = head("GET", "/version", None, {}), head("POST", PATH, len(BODY), JSON) + BODY
+    chunks = head("POST", PATH, None, {**JSON, "Transfer-Encoding": "chunked"}) + chunked(BODY, [BODY[:7], BODY[7:]])
+    kept = [server.raw(data) for data in (version, post, chunks)]  # between requests there is more time
+    behind = [server.raw(post) for _ in range(2)]
+    for sock in kept + behind:
+        assert read_answer(sock).status == 200
+    for sock, data in zip(behind, (version, post)):
+        sock.sendall(data + b"GET /hea")  # in one packet with the request before
+        assert read_answer(sock).status == 200
     def dribble():
         try:
             for _ in range(60):
@@ -212,12 +222,43 @@ def _(server):
             pass
     thread = threading.Thread(target=dribble)
     thread.start()
-    for sock in (slow, line):
+    for sock in (slow, line, *behind):
         sock.settimeout(20)
         answer = read_answer(sock)
         assert answer is None or answer.status == 408, answer.status
     assert 8 < time.time() - start < 16, time.time() - start
     thread.join()
+    for sock in kept:
+        for data in (version, post):
+            sock.sendall(data)
+            assert read_answer(sock).status == 200
+
+
+@case("more connections than open files: the rest waits, without work for the server", server=SERVER, start={"files": 64}, settle=False)
+def _(server):
+    idle = [socket.create_connection(("127.0.0.1", server.port), timeout=30) for _ in range(120)]
+    time.sleep(0.5)
+    def cpu_seconds():
+        with open(f"/proc/{server.process.pid}/stat") as file:
+            fields = file.read().rsplit(")", 1)[1].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    before = cpu_seconds()
+    time.sleep(1.2)
+    assert len(os.listdir(f"/proc/{server.process.pid}/fd")) >= 63, "descriptors are left: this shows nothing"
+    used = cpu_seconds() - before
+    assert used < 0.2, used
+    for sock in idle:
+        sock.close()
+    end = time.time() + 10
+    while True:
+        try:
+            answer = server.post(PATH, BODY, timeout=10)
+            if answer.status == 200:
+                break
+        except OSError:
+            pass
+        assert time.time() < end
+        time.sleep(0.1)
 
 
 @case("1000 idle connections, and one that works among them")

@@ -96,6 +96,11 @@ static void test_room(void **state)
 	q.max_tokens = 0;
 	facts.info.kv_tokens = 64;
 	assert_int_equal(prompt_room(&q, 50, &facts, &room, &r), STATUS_OK);
+	facts.info.kv_tokens = 20;
+	assert_int_equal(prompt_room(&q, 20, &facts, &room, &r), STATUS_OK);
+	assert_int_equal(room, 0);
+	assert_int_not_equal(prompt_room(&q, 21, &facts, &room, &r), STATUS_OK);
+	assert_string_equal(refusal_type(&r), "context_length_exceeded");
 }
 
 /* ---- completions ---- */

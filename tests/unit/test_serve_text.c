@@ -208,6 +208,48 @@ static void test_forms_of_log_probabilities(void **state)
 	logprobs_fini(&l);
 }
 
+/* Each of the alternatives is a key of its own whatever the others spell, and once only. */
+static void test_tokens_that_spell_parts_of_keys(void **state)
+{
+	(void)state;
+	static const char *const spelled[] = {"\".", ".", "\"", ",\".", ",", "\\", "\\\"", "a", ":", "\":", ",\"", "a\",\"."};
+	enum { COUNT = sizeof spelled / sizeof *spelled };
+	struct tokenizer_text tokens[COUNT];
+	uint8_t kinds[COUNT];
+	float values[2 * COUNT];
+	int32_t ids[2 * COUNT];
+	for (size_t i = 0; i < COUNT; i++) {
+		tokens[i] = (struct tokenizer_text){.data = spelled[i], .size = strlen(spelled[i])};
+		kinds[i] = TOKEN_NORMAL;
+		values[i] = values[COUNT + i] = -1;
+	}
+	struct tokenizer_description d = {.model = TOKENIZER_BYTE_LEVEL, .count = COUNT, .tokens = tokens, .kinds = kinds, .bos = -1, .eos = -1, .unknown = -1};
+	struct tokenizer *tokenizer;
+	struct error err = {0};
+	if (tokenizer_create(&tokenizer, &d, "test", NULL, &err) != STATUS_OK) fail_msg("%s", err.text);
+	struct detokenizer *detokenizer;
+	assert_int_equal(detokenizer_create(&detokenizer, tokenizer, false, NULL), STATUS_OK);
+	struct logprob_style style = {.endpoint = ENDPOINT_COMPLETIONS, .top = 2 * COUNT, .detokenizer = detokenizer};
+	struct logprobs l = {0};
+	struct out out = {0};
+	for (uint64_t seed = 0; seed < 200; seed++) {
+		for (int i = 0; i < 2 * COUNT; i++) ids[i] = (int32_t)(rng_u64(seed, 1, (uint64_t)i) % COUNT);
+		struct logprob_entry entry = {.token = (int32_t)(seed % COUNT), .scored = true, .logprob = -2, .alternatives = (int)(seed % (2 * COUNT)), .alternative_id = ids, .alternative_logprob = values};
+		logprobs_add(&l, &style, &entry);
+		logprobs_take(&l, ENDPOINT_COMPLETIONS, &out);
+		json_t *body = read_json(&out), *top = json_array_get(json_object_get(body, "top_logprobs"), 0);
+		for (int i = 0; i < entry.alternatives; i++)
+			if (!json_object_get(top, spelled[ids[i]])) fail_msg("seed %d: %s is not in %s", (int)seed, spelled[ids[i]], out.buf.data);
+		assert_non_null(json_object_get(top, spelled[entry.token]));
+		json_decref(body);
+		out_clear(&out);
+	}
+	out_fini(&out);
+	logprobs_fini(&l);
+	detokenizer_destroy(&detokenizer);
+	tokenizer_destroy(&tokenizer);
+}
+
 static void test_error_bodies(void **state)
 {
 	(void)state;
@@ -244,6 +286,7 @@ int main(void)
 		cmocka_unit_test(test_any_bytes_become_valid_json),
 		cmocka_unit_test(test_log_probabilities_are_json_numbers),
 		cmocka_unit_test(test_forms_of_log_probabilities),
+		cmocka_unit_test(test_tokens_that_spell_parts_of_keys),
 		cmocka_unit_test(test_error_bodies),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
