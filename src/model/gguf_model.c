@@ -394,6 +394,7 @@ static enum status read_types(struct model_config *config, const struct gguf *fi
 			            file->path, fields_text(name, sizeof name, t->name), gguf_type_name(t->type, type));
 		config->stored.role_bytes[role] += t->bytes;
 		if (t->dims == 2) by_type[t->dtype] += t->bytes;
+		config->stored.blocks |= !dtype_is_plain(t->dtype);
 		int *block = role == WEIGHT_O ? &config->stored.o_block : role == WEIGHT_DOWN ? &config->stored.down_block : NULL;
 		if (block && dtype_block(t->dtype) > *block) *block = dtype_block(t->dtype); /* blocks divide each other */
 	}
