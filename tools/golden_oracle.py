@@ -97,6 +97,8 @@ def layer_window(config, layer):
         return window
     if not config.get("use_sliding_window", False):
         return None
+    if config["model_type"] == "qwen3_moe":
+        return window
     types = config.get("layer_types")
     if types is None:
         return window if layer >= config["max_window_layers"] else None

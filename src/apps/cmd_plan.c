@@ -11,6 +11,7 @@
 #include "base/mem.h"
 #include "comm/comm.h"
 #include "device/device.h"
+#include "engine/loader.h"
 #include "engine/rank.h"
 #include "model/plan.h"
 
@@ -243,6 +244,14 @@ static enum status make_shapes(struct plan *plan, struct error *err)
 	return STATUS_OK;
 }
 
+/* What opening would refuse for the device's sake is planned only, as what the config itself says cannot run. */
+static void note_unfit(struct model_config *config, const struct device_ops *ops)
+{
+	struct error unfit = {0};
+	if (config->cannot_run[0] || loader_fits(config, ops, &unfit) == STATUS_OK) return;
+	snprintf(config->cannot_run, sizeof config->cannot_run, "%.*s", (int)sizeof config->cannot_run - 1, unfit.text);
+}
+
 enum status cmd_plan(const struct settings *settings, struct error *err)
 {
 	struct console console;
@@ -254,6 +263,7 @@ enum status cmd_plan(const struct settings *settings, struct error *err)
 	if (!plan.count) return FAIL(err, USAGE, "--tp: has no world size; give some such as 1,2,4");
 	if (settings->target) TRY(target_open(&plan.target, settings->target, err));
 	TRY(model_config_load(&plan.config, settings->model, &log, err));
+	note_unfit(&plan.config, ops);
 	plan.degree = mem_zalloc((size_t)plan.count, sizeof *plan.degree, "plan", err);
 	if (!plan.degree) return STATUS_NO_MEMORY;
 	enum dtype activation = device_activation(ops, plan.config.dtype);

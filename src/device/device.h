@@ -79,6 +79,13 @@ struct device_limits {
 
 enum copy_kind { COPY_TO_DEVICE, COPY_TO_HOST, COPY_ON_DEVICE };
 
+/* The sizes of a model that the ops take; 0: all that a config may state. loader_fits compares, before anything is loaded. */
+struct device_sizes {
+	int head_multiple, max_head_dim; /* of attention */
+	int max_gdn_k_dim, max_gdn_v_dim, max_gdn_taps;
+	int max_experts, max_vocab;
+};
+
 struct device_ops {
 	const char *name; /* "cpu", "cuda", "hip" */
 	enum status (*open)(struct device **out, const struct device_options *options, struct error *err);
@@ -186,6 +193,7 @@ struct device_ops {
 	/* Waits for the stream and fills *out, host memory. For measuring. */
 	enum status (*compare)(struct stream *stream, const struct compare_args *args, struct compare_result *out, struct error *err);
 
+	struct device_sizes sizes;
 	struct op_table ops;
 };
 

@@ -392,6 +392,7 @@ struct sample_args {
 	struct sample_choice *out; /* [R], memory that the host reads after stream_sync */
 };
 #define SAMPLE_MAX_ROWS 256
+#define SAMPLE_MAX_VOCAB (1 << 19)
 #define SAMPLE_MAX_SPLITS 32  /* blocks that share a row */
 #define SAMPLE_BINS 4096      /* of a row's histogram */
 static inline size_t sample_scratch_bytes(int rows)
@@ -408,7 +409,7 @@ static inline size_t sample_scratch_bytes(int rows)
 	X(argmax)            \
 	X(sample)
 
-/* Ops of single families. A back end that lacks one (NULL) cannot run models that need it; loader_check says so. */
+/* Ops of single families. A back end that lacks one (NULL) cannot run models that need it; loader_fits says so. */
 #define OP_FAMILY_LIST(X) \
 	X(gdn)            \
 	X(gate)           \

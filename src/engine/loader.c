@@ -43,14 +43,42 @@ static const struct part vector_parts[] = {
 #undef LINEAR
 #define PARTS(list) (sizeof(list) / sizeof *(list))
 
-static enum status check_ops(const struct model_config *c, const struct device_ops *ops, struct error *err)
+static enum status check_sizes(const struct model_config *c, const struct device_ops *ops, struct error *err)
+{
+	const struct device_sizes *s = &ops->sizes;
+	const char *advice = strcmp(ops->name, "cpu") == 0 ? "take another model" : "take --device cpu, or another model";
+	const bool gdn = model_gdn_layers(c) > 0;
+	const struct {
+		const char *key;
+		int value, most;
+	} bounds[] = {
+		{"linear_key_head_dim", gdn ? c->gdn.k_dim : 0, s->max_gdn_k_dim},
+		{"linear_value_head_dim", gdn ? c->gdn.v_dim : 0, s->max_gdn_v_dim},
+		{"linear_conv_kernel_dim", gdn ? c->gdn.conv_kernel : 0, s->max_gdn_taps},
+		{"num_experts", c->moe.layers ? c->moe.experts : 0, s->max_experts},
+		{"vocab_size", c->vocab_size, s->max_vocab},
+	};
+	if ((s->head_multiple && c->head_dim % s->head_multiple) || (s->max_head_dim && c->head_dim > s->max_head_dim))
+		return FAIL(err, UNSUPPORTED, "%s: head_dim %d: --device %s computes attention with multiples of %d up to %d; %s", c->model_type, c->head_dim, ops->name,
+		            s->head_multiple, s->max_head_dim, advice);
+	for (size_t i = 0; i < sizeof bounds / sizeof *bounds; i++)
+		if (bounds[i].most && bounds[i].value > bounds[i].most)
+			return FAIL(err, UNSUPPORTED, "%s: %s %d: --device %s computes with up to %d; %s", c->model_type, bounds[i].key, bounds[i].value, ops->name, bounds[i].most,
+			            advice);
+	return STATUS_OK;
+}
+
+enum status loader_fits(const struct model_config *c, const struct device_ops *ops, struct error *err)
 {
 	const char *lacks = NULL;
+	if (c->stored.blocks && !ops->block_types)
+		return FAIL(err, UNSUPPORTED, "%s: --device %s computes with F32, F16 and BF16 weights only; take --device cpu, or weights that are not quantised", c->model_type,
+		            ops->name);
 	if (model_gdn_layers(c) && !ops->ops.gdn) lacks = "gated delta-net layers";
 	if (c->attn_output_gate && !ops->ops.gate) lacks = "gated attention";
 	if (c->moe.layers && !ops->ops.moe) lacks = "experts";
 	if (c->four_norms && !(ops->ops.norm_add && ops->ops.geglu && ops->ops.softcap)) lacks = "Gemma's norms";
-	if (!lacks) return STATUS_OK;
+	if (!lacks) return check_sizes(c, ops, err);
 	return FAIL(err, UNSUPPORTED, "%s: --device %s has no kernels for %s; take --device cpu", c->model_type, ops->name, lacks);
 }
 
@@ -63,15 +91,11 @@ static enum weight_role same_type_as(enum weight_role role)
 	return block ? WEIGHT_EXPERT_GATE : role;
 }
 
-static enum status check_tensor(const struct model *model, const struct weight *w, int expert, const struct device_ops *ops, struct error *err)
+static enum status check_tensor(const struct model *model, const struct weight *w, int expert, struct error *err)
 {
 	struct source_tensor tensor, other;
 	char name[WEIGHT_NAME_BYTES], other_name[WEIGHT_NAME_BYTES];
 	TRY(weight_find(model->source, w, expert, name, &tensor, err));
-	if (!ops->block_types && !dtype_is_plain(tensor.dtype))
-		return FAIL(err, UNSUPPORTED,
-		            "%s: is of type %s, and --device %s computes with F32, F16 and BF16 weights only; take --device cpu, or weights that are not quantised",
-		            name, dtype_name(tensor.dtype), ops->name);
 	enum weight_role role = same_type_as(w->role);
 	if (role == w->role && w->experts == 1) return STATUS_OK;
 	TRY(weight_find(model->source, manifest_find(&model->manifest, role, w->layer), 0, other_name, &other, err));
@@ -82,9 +106,9 @@ static enum status check_tensor(const struct model *model, const struct weight *
 
 enum status loader_check(const struct model *model, const struct device_ops *ops, struct error *err)
 {
-	TRY(check_ops(&model->config, ops, err));
+	TRY(loader_fits(&model->config, ops, err));
 	for (int i = 0; i < model->manifest.count; i++)
-		for (int e = 0; e < model->manifest.weights[i].experts; e++) TRY(check_tensor(model, &model->manifest.weights[i], e, ops, err));
+		for (int e = 0; e < model->manifest.weights[i].experts; e++) TRY(check_tensor(model, &model->manifest.weights[i], e, err));
 	return STATUS_OK;
 }
 

@@ -6,8 +6,10 @@
 
 #include "engine/rank.h"
 
-/* Checks that the source holds every tensor of the manifest with the declared shape; BAD_INPUT listing what is missing or different;
- * UNSUPPORTED if the back end cannot compute with a tensor's type. Once per engine, before ranks exist. */
+/* Whether the back end has ops for such a model, and for its sizes; UNSUPPORTED, naming what it lacks. The config is enough. */
+enum status loader_fits(const struct model_config *config, const struct device_ops *ops, struct error *err) NODISCARD;
+/* loader_fits; and checks that the source holds every tensor of the manifest with the declared shape; BAD_INPUT listing what is missing or different;
+ * UNSUPPORTED if tensors that must be of one type are not. Once per engine, before ranks exist. */
 enum status loader_check(const struct model *model, const struct device_ops *ops, struct error *err) NODISCARD;
 /* Allocates all weights of the rank and reads what it owns. */
 enum status loader_read(struct rank *rank, struct error *err) NODISCARD;

@@ -29,7 +29,7 @@ enum {
 	QKV_BIAS = 1 << 2,       /* always on q, k, v, never on o */
 	QK_NORM = 1 << 3,
 	WINDOW_ALL = 1 << 4,   /* sliding_window, unless null, holds for all layers */
-	WINDOW_LAYER = 1 << 5, /* use_sliding_window, max_window_layers, layer_types */
+	WINDOW_LAYER = 1 << 5, /* max_window_layers and layer_types say for which layers */
 	HYBRID = 1 << 6,       /* GDN layers, gated attention, partial rotary */
 	MOE = 1 << 7,
 	GDN_BY_K_HEAD = 1 << 8,
@@ -37,6 +37,7 @@ enum {
 	NORM_TOPK = 1 << 10,   /* norm_topk_prob: its default, or what holds where the class has no such key */
 	GEMMA = 1 << 11,       /* four norms, scaled embedding, gelu, query_pre_attn_scalar, sliding layers */
 	LOCAL_ROPE = 1 << 12,  /* sliding layers have a rope of their own */
+	WINDOW_SWITCH = 1 << 13, /* beside one of the above: sliding_window counts only with use_sliding_window */
 };
 
 /* What only the Gemma classes give defaults for. */
@@ -59,9 +60,9 @@ static const struct family {
 } families[] = {
 	{"llama", ATTENTION_BIAS | MLP_BIAS, 0, 0, 2048, 0, 0, NULL},
 	{"mistral", WINDOW_ALL, 0, 8, 131072, 4096, 0, NULL},
-	{"qwen2", QKV_BIAS | WINDOW_LAYER, 0, 32, 32768, 4096, 0, NULL},
-	{"qwen3", ATTENTION_BIAS | QK_NORM | WINDOW_LAYER, 128, 32, 32768, 4096, 0, NULL},
-	{"qwen3_moe", ATTENTION_BIAS | QK_NORM | WINDOW_LAYER | MOE, 0, 4, 32768, 4096, 8, NULL},
+	{"qwen2", QKV_BIAS | WINDOW_SWITCH | WINDOW_LAYER, 0, 32, 32768, 4096, 0, NULL},
+	{"qwen3", ATTENTION_BIAS | QK_NORM | WINDOW_SWITCH | WINDOW_LAYER, 128, 32, 32768, 4096, 0, NULL},
+	{"qwen3_moe", ATTENTION_BIAS | QK_NORM | WINDOW_SWITCH | WINDOW_ALL | MOE, 0, 4, 32768, 4096, 8, NULL},
 	{"qwen3_5_text", ATTENTION_BIAS | QK_NORM | HYBRID, 256, 4, 32768, 0, 0, NULL},
 	{"qwen3_5", ATTENTION_BIAS | QK_NORM | HYBRID, 256, 4, 32768, 0, 0, NULL},
 	{"qwen3_5_moe_text", ATTENTION_BIAS | QK_NORM | HYBRID | MOE | NO_DENSE_MLP | NORM_TOPK, 256, 2, 32768, 0, 8, NULL},
@@ -446,9 +447,9 @@ static enum status read_layer_kinds(struct reader *r)
 	struct model_config *c = r->config;
 	const struct fields *f = &r->text;
 	unsigned flags = r->family->flags;
-	bool use_window = flags & (WINDOW_ALL | GEMMA);
+	bool use_window = flags & (WINDOW_ALL | GEMMA) && !(flags & WINDOW_SWITCH);
 	int pattern = flags & GEMMA ? r->family->gemma->pattern : 0;
-	if (flags & WINDOW_LAYER) TRY(fields_bool(f, "use_sliding_window", &use_window, r->err));
+	if (flags & WINDOW_SWITCH) TRY(fields_bool(f, "use_sliding_window", &use_window, r->err));
 	int window = json_object_get(f->object, "sliding_window") ? 0 : r->family->window, max_window_layers = 28, interval = 4;
 	if (flags & (WINDOW_ALL | WINDOW_LAYER | GEMMA)) TRY(fields_int(f, "sliding_window", 1, MAX_POSITION, &window, r->err));
 	c->sliding_window = use_window ? window : 0;
@@ -481,7 +482,7 @@ static enum status read_layer_kinds(struct reader *r)
 		if (kind == LAYER_SLIDING && !c->sliding_window)
 			return FAIL(r->err, BAD_INPUT, "%s: %slayer_types[%d] is sliding_attention but no sliding window is in use; correct the file",
 			            f->file, f->section, i);
-		/* HF's Mistral slides everywhere or nowhere, whatever the list says: a list that disagrees has no reference. */
+		/* HF's Mistral and Qwen3-MoE slide everywhere or nowhere, whatever the list says: a list that disagrees has no reference. */
 		if (flags & WINDOW_ALL && kind != c->layer_kind[i])
 			return FAIL(r->err, UNSUPPORTED, "%s: %slayer_types[%d] \"%.40s\" beside sliding_window %d is not implemented for %s", f->file,
 			            f->section, i, name, c->sliding_window, r->family->type);

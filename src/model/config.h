@@ -73,6 +73,7 @@ struct model_config {
 	struct {
 		bool own_types;                         /* else all tensors are taken to be of `dtype`; with own types that is what most bytes have */
 		uint64_t role_bytes[MODEL_MAX_ROLES];   /* by enum weight_role: all layers together */
+		bool blocks;                            /* some of a block type (quantised) */
 		int o_block, down_block;                /* inputs of o and down that stay together in every layer; 0: any */
 	} stored;
 

@@ -162,21 +162,29 @@ static enum status put(struct reader *r, const char *key, json_t *value)
 	return FAIL(r->err, NO_MEMORY, "%s: no memory for its metadata", r->file->path);
 }
 
-/* Integers go over as they are: config.c knows the bounds. An array of one number per layer is taken if all are equal. */
-static enum status copy_int(struct reader *r, const char *key, const char *to)
+/* An array of one number per layer is taken if all are equal. */
+static enum status read_int(struct reader *r, const char *key, int64_t lo, int64_t hi, int64_t *value)
 {
 	char full[80];
 	const struct gguf_field *field = gguf_find(r->file, key_of(r, key, full));
+	bool listed = field && field->type == GGUF_ARRAY && field->count && (field->item == GGUF_I32 || field->item == GGUF_U32);
+	if (!listed) return gguf_int(r->file, full, lo, hi, value, r->err);
+	int64_t first = gguf_item_int(field, 0);
+	for (uint64_t i = 1; i < field->count; i++)
+		if (gguf_item_int(field, i) != first)
+			return FAIL(r->err, UNSUPPORTED, "%s: %s differs from layer to layer; such models are not implemented", r->file->path, full);
+	if (first < lo || first > hi)
+		return FAIL(r->err, BAD_INPUT, "%s: %s: expected %" PRId64 " to %" PRId64 ", found %" PRId64 "; the file is damaged", r->file->path, full, lo, hi, first);
+	*value = first;
+	return STATUS_OK;
+}
+
+/* Integers go over as they are: config.c knows the bounds. */
+static enum status copy_int(struct reader *r, const char *key, const char *to)
+{
 	int64_t value = 0;
-	if (!field) return STATUS_OK;
-	if (field->type == GGUF_ARRAY && field->count && (field->item == GGUF_I32 || field->item == GGUF_U32)) {
-		value = gguf_item_int(field, 0);
-		for (uint64_t i = 1; i < field->count; i++)
-			if (gguf_item_int(field, i) != value)
-				return FAIL(r->err, UNSUPPORTED, "%s: %s differs from layer to layer; such models are not implemented", r->file->path, full);
-	} else {
-		TRY(gguf_int(r->file, full, INT64_MIN, INT64_MAX, &value, r->err));
-	}
+	if (!has(r, key)) return STATUS_OK;
+	TRY(read_int(r, key, INT64_MIN, INT64_MAX, &value));
 	return put(r, to, json_integer(value));
 }
 
@@ -190,6 +198,13 @@ static enum status copy_number(struct reader *r, const char *key, json_t *object
 	return FAIL(r->err, NO_MEMORY, "%s: no memory for its metadata", r->file->path);
 }
 
+/* What config.json would have a default for, and files of this kind always state. */
+static enum status need(const struct reader *r, const char *key)
+{
+	if (has(r, key)) return STATUS_OK;
+	return FAIL(r->err, BAD_INPUT, "%s: %s.%s is missing; convert the model again", r->file->path, r->architecture->name, key);
+}
+
 static enum status convert_sizes(struct reader *r)
 {
 	static const struct {
@@ -200,6 +215,8 @@ static enum status convert_sizes(struct reader *r)
 		{"attention.head_count_kv", "num_key_value_heads"}, {"context_length", "max_position_embeddings"},
 		{"attention.key_length", "head_dim"},
 	};
+	TRY(need(r, "context_length"));
+	TRY(need(r, "attention.layer_norm_rms_epsilon"));
 	for (size_t i = 0; i < sizeof ints / sizeof *ints; i++) TRY(copy_int(r, ints[i].gguf, ints[i].config));
 	if (!has(r, "attention.head_count_kv")) TRY(put(r, "num_key_value_heads", json_null())); /* as many as query heads */
 	if (!has(r, "attention.key_length")) TRY(put(r, "head_dim", json_null()));
@@ -230,40 +247,86 @@ static enum status refuse(const struct reader *r, const char *key, const char *w
 /* Keys whose presence changes the computation, and that nothing here reads. */
 static enum status refuse_unknown(struct reader *r)
 {
-	int64_t experts = 0, window = 0, width = 0;
+	int64_t experts = 0, window = 0;
+	bool causal = true;
 	char key[80];
 	TRY(gguf_int(r->file, key_of(r, "expert_count", key), 0, INT32_MAX, &experts, r->err));
 	if (experts > 0) return refuse(r, "expert_count", "experts are not read from GGUF files; take the model as a folder of safetensors");
 	TRY(gguf_int(r->file, key_of(r, "attention.sliding_window", key), 0, INT32_MAX, &window, r->err));
 	if (window && strcmp(r->architecture->name, "llama") != 0 && !r->architecture->gemma)
 		return refuse(r, "attention.sliding_window", "which layers it is for is not said; convert the model without it");
+	TRY(gguf_bool(r->file, key_of(r, "attention.causal", key), &causal, r->err));
+	if (!causal) return refuse(r, "attention.causal", "attention to later tokens is not implemented");
 	int64_t keys = 0, values = 0;
 	TRY(gguf_int(r->file, key_of(r, "attention.key_length", key), 0, INT32_MAX, &keys, r->err));
 	values = keys;
 	TRY(gguf_int(r->file, key_of(r, "attention.value_length", key), 0, INT32_MAX, &values, r->err));
 	if (keys && values != keys) return refuse(r, "attention.value_length", "values of another size than keys are not implemented");
-	TRY(gguf_int(r->file, key_of(r, "rope.dimension_count", key), 0, INT32_MAX, &width, r->err));
 	int64_t heads = 1, hidden = 0;
 	TRY(gguf_int(r->file, key_of(r, "embedding_length", key), 1, INT32_MAX, &hidden, r->err));
-	if (!keys && gguf_find(r->file, key_of(r, "attention.head_count", key)) && gguf_find(r->file, key)->type != GGUF_ARRAY)
-		TRY(gguf_int(r->file, key, 1, INT32_MAX, &heads, r->err));
+	if (!keys) TRY(read_int(r, "attention.head_count", 1, INT32_MAX, &heads));
 	if (!keys) keys = hidden / heads;
-	if (width && heads && width != keys) return refuse(r, "rope.dimension_count", "rope over a part of each head is not implemented");
+	static const char *const widths[] = {"rope.dimension_count", "rope.dimension_count_swa"}; /* the second of sliding layers */
+	for (int i = 0; i < 2; i++) {
+		int64_t width = 0;
+		TRY(gguf_int(r->file, key_of(r, widths[i], key), 0, INT32_MAX, &width, r->err));
+		if (width && width != keys) return refuse(r, widths[i], "rope over a part of each head is not implemented");
+	}
+	return STATUS_OK;
+}
+
+static bool text_is(struct gguf_text text, const char *name)
+{
+	return text.size == strlen(name) && memcmp(text.data, name, text.size) == 0;
+}
+
+/* All keys of rope's scaling are read, say nothing, or are refused where they change anything. */
+static enum status check_scaling_keys(const struct reader *r, bool yarn)
+{
+	static const struct {
+		const char *key;
+		bool plain; /* read, or without a meaning here */
+		double neutral;
+	} keys[] = {
+		{"type", true, 0},           {"factor", true, 0},      {"original_context_length", true, 0}, {"yarn_beta_fast", true, 0},
+		{"yarn_beta_slow", true, 0}, {"finetuned", true, 0},   {"attn_factor", false, 1},            {"yarn_attn_factor", false, 1},
+		{"yarn_ext_factor", false, -1}, {"alpha", false, 0},   {"yarn_log_multiplier", false, 0},
+	};
+	char prefix[80], name[60], why[80];
+	size_t n = strlen(key_of(r, "rope.scaling.", prefix));
+	for (size_t f = 0; f < r->file->field_count; f++) {
+		struct gguf_text key = r->file->fields[f].key;
+		if (key.size < n || memcmp(key.data, prefix, n) != 0) continue;
+		const struct gguf_text rest = {.data = key.data + n, .size = key.size - n};
+		size_t i = 0;
+		while (i < sizeof keys / sizeof *keys && !text_is(rest, keys[i].key)) i++;
+		snprintf(name, sizeof name, "rope.scaling.%.*s", (int)(rest.size < 40 ? rest.size : 40), rest.data);
+		if (i == sizeof keys / sizeof *keys) return refuse(r, fields_one_line(name), "is not implemented");
+		if (keys[i].plain) continue;
+		char full[80];
+		double value = keys[i].neutral;
+		TRY(gguf_number(r->file, key_of(r, name, full), &value, r->err));
+		/* The type's own extrapolation may be written out: 1 for yarn, 0 for the others. */
+		if (value == keys[i].neutral || (keys[i].neutral < 0 && value == yarn)) continue;
+		snprintf(why, sizeof why, "%g is not implemented; only %g is", value, keys[i].neutral);
+		return refuse(r, name, why);
+	}
 	return STATUS_OK;
 }
 
 static enum status convert_scaling(struct reader *r, json_t *scaling)
 {
 	char key[80];
-	struct gguf_text type = {.data = "none", .size = 4};
+	struct gguf_text type = {.data = "linear", .size = 6}; /* a factor alone */
 	TRY(gguf_string(r->file, key_of(r, "rope.scaling.type", key), &type, r->err));
+	const bool yarn = text_is(type, "yarn"), none = text_is(type, "none");
+	if (!yarn && !none && !text_is(type, "linear")) return refuse(r, "rope.scaling.type", "is not implemented; none, linear and yarn are");
+	TRY(check_scaling_keys(r, yarn));
 	double factor = 0;
-	TRY(gguf_number(r->file, key_of(r, "rope.scale_linear", key), &factor, r->err)); /* before there were types */
-	bool linear = (type.size == 6 && memcmp(type.data, "linear", 6) == 0) || factor > 0;
-	bool yarn = type.size == 4 && memcmp(type.data, "yarn", 4) == 0, none = type.size == 4 && memcmp(type.data, "none", 4) == 0;
-	if (!linear && !yarn && !none) return refuse(r, "rope.scaling.type", "is not implemented; none, linear and yarn are");
-	TRY(gguf_number(r->file, key_of(r, "rope.scaling.factor", key), &factor, r->err));
-	if (!(linear || yarn) || factor <= 0) return STATUS_OK; /* a factor of 0 is how "no scaling" is written too */
+	const char *from = has(r, "rope.scaling.factor") ? "rope.scaling.factor" : "rope.scale_linear"; /* before there were types */
+	TRY(gguf_number(r->file, key_of(r, from, key), &factor, r->err));
+	if (factor < 0) return FAIL(r->err, BAD_INPUT, "%s: %s: expected a positive factor, found %g; the file is damaged", r->file->path, key, factor);
+	if (none || factor == 0) return STATUS_OK; /* a factor of 0 is how "no scaling" is written too */
 	bool ok = json_object_set_new(scaling, "rope_type", json_string(yarn ? "yarn" : "linear")) == 0 &&
 	          json_object_set_new(scaling, "factor", json_real(factor)) == 0;
 	if (!ok) return FAIL(r->err, NO_MEMORY, "%s: no memory for its metadata", r->file->path);
@@ -306,7 +369,7 @@ static enum status convert_gemma(struct reader *r)
 	TRY(copy_number(r, "final_logit_softcapping", r->json, "final_logit_softcapping"));
 	TRY(gguf_int(r->file, key_of(r, "block_count", key), 0, INT32_MAX, &layers, r->err));
 	TRY(gguf_int(r->file, key_of(r, "embedding_length", key), 1, INT32_MAX, &hidden, r->err));
-	TRY(gguf_int(r->file, key_of(r, "attention.head_count", key), 1, INT32_MAX, &heads, r->err));
+	TRY(read_int(r, "attention.head_count", 1, INT32_MAX, &heads));
 	width = 256;
 	TRY(gguf_int(r->file, key_of(r, "attention.key_length", key), 1, INT32_MAX, &width, r->err));
 	return put(r, "query_pre_attn_scalar", json_integer(layers == r->architecture->gemma ? hidden / heads : width));
@@ -316,6 +379,7 @@ static enum status convert_rope(struct reader *r)
 {
 	json_t *scaling = json_object();
 	TRY(rope_home(r, scaling));
+	TRY(set(r, scaling, "rope_theta", json_real(10000)));
 	TRY(copy_number(r, "rope.freq_base", scaling, "rope_theta"));
 	if (gguf_tensor(r->file, "rope_factors_long.weight") || gguf_tensor(r->file, "rope_factors_short.weight"))
 		return FAIL(r->err, UNSUPPORTED, "%s: rope factors that depend on the length are not implemented", r->file->path);
@@ -394,6 +458,7 @@ static enum status read_types(struct model_config *config, const struct gguf *fi
 			            file->path, fields_text(name, sizeof name, t->name), gguf_type_name(t->type, type));
 		config->stored.role_bytes[role] += t->bytes;
 		if (t->dims == 2) by_type[t->dtype] += t->bytes;
+		config->stored.blocks |= !dtype_is_plain(t->dtype);
 		int *block = role == WEIGHT_O ? &config->stored.o_block : role == WEIGHT_DOWN ? &config->stored.down_block : NULL;
 		if (block && dtype_block(t->dtype) > *block) *block = dtype_block(t->dtype); /* blocks divide each other */
 	}

@@ -107,6 +107,16 @@ for bad in empty text array nested nul truncated huge; do
 done
 rm -r "$folder"
 
+# A head size that the device has no attention for: plan tells, and nothing is loaded.
+folder=$(copy_model llama)
+set_config "$folder" head_dim 12
+refuses "head_dim 12" 3 'head_dim 12: --device cpu' run "$folder" --tokens 1 --json
+succeeds "head_dim 12, plan" 5 plan "$folder" --json && {
+	equal "head_dim 12, plan" runs "$(json "$out" runs)" false
+	grep -q '"cannot_run": *"llama: head_dim 12: --device cpu' "$out" && ok "head_dim 12, plan: why" || not_ok "head_dim 12, plan: why" "$(head -c 200 "$out")"
+}
+rm -r "$folder"
+
 # A tokenizer that names more ids than the model has.
 filler=
 folder=$(copy_model llama)

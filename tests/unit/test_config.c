@@ -225,6 +225,22 @@ static void test_windows(void **state)
 	                "\"layer_types\":[\"sliding_attention\",\"full_attention\",\"full_attention\",\"sliding_attention\"]}");
 	assert_int_equal(c.layer_kind[0], LAYER_SLIDING);
 	assert_int_equal(c.layer_kind[1], LAYER_FULL);
+	/* Qwen3-MoE has no max_window_layers: all layers, or none. */
+#define MOE "\"model_type\":\"qwen3_moe\",\"num_experts\":4,\"num_experts_per_tok\":2,\"moe_intermediate_size\":32,\"sliding_window\":12,\"use_sliding_window\":"
+	static const char *const slides[] = {"{" MOE "true}", "{" MOE "true,\"max_window_layers\":3}",
+	                                     "{" MOE "true,\"layer_types\":[\"sliding_attention\",\"sliding_attention\",\"sliding_attention\",\"sliding_attention\"]}"};
+	for (int n = 0; n < 3; n++) {
+		c = good(llama, slides[n]);
+		assert_int_equal(c.sliding_window, 12);
+		for (int i = 0; i < 4; i++) assert_int_equal(c.layer_kind[i], LAYER_SLIDING);
+	}
+	c = good(llama, "{" MOE "false,\"max_window_layers\":0,\"layer_types\":[\"full_attention\",\"full_attention\",\"full_attention\",\"full_attention\"]}");
+	assert_int_equal(c.sliding_window, 0);
+	assert_int_equal(c.layer_kind[3], LAYER_FULL);
+	assert_int_equal(good(llama, "{" MOE "null}").sliding_window, 0); /* the class default of the switch */
+	bad(llama, "{" MOE "true,\"layer_types\":[\"sliding_attention\",\"sliding_attention\",\"full_attention\",\"sliding_attention\"]}", STATUS_UNSUPPORTED,
+	    "layer_types[2]");
+#undef MOE
 	assert_int_equal(good(llama, "{\"sliding_window\":12}").sliding_window, 0); /* Llama has none, whatever the file says */
 
 	bad(llama, "{\"model_type\":\"qwen3\",\"layer_types\":[\"full_attention\"]}", STATUS_BAD_INPUT, "layer_types");

@@ -310,7 +310,8 @@ struct shape {
 	int hidden, inner, heads, kv_heads, layers, vocab;
 };
 
-static void metadata(struct writer *w, const struct shape *s)
+/* Less the key `without`, where that is not NULL. */
+static void metadata_but(struct writer *w, const struct shape *s, const char *without)
 {
 	const struct {
 		const char *key;
@@ -321,15 +322,21 @@ static void metadata(struct writer *w, const struct shape *s)
 	add_text(w, "general.architecture", s->architecture);
 	for (size_t i = 0; i < sizeof ints / sizeof *ints; i++) {
 		snprintf(name, sizeof name, "%s.%s", s->architecture, ints[i].key);
+		if (without && strcmp(ints[i].key, without) == 0) continue;
 		add_u32(w, name, (uint32_t)ints[i].value);
 	}
 	snprintf(name, sizeof name, "%s.attention.layer_norm_rms_epsilon", s->architecture);
-	add_f32(w, name, 1e-5f);
+	if (!without || strcmp(without, "attention.layer_norm_rms_epsilon") != 0) add_f32(w, name, 1e-5f);
 	snprintf(name, sizeof name, "%s.rope.freq_base", s->architecture);
-	add_f32(w, name, 100000.0f);
+	if (!without || strcmp(without, "rope.freq_base") != 0) add_f32(w, name, 100000.0f);
 	add_u32(w, "tokenizer.ggml.eos_token_id", 2);
 	add_u32(w, "tokenizer.ggml.eot_token_id", 5);
 	add_u32(w, "tokenizer.ggml.bos_token_id", 1);
+}
+
+static void metadata(struct writer *w, const struct shape *s)
+{
+	metadata_but(w, s, NULL);
 }
 
 static size_t matrix(struct writer *w, const char *name, uint32_t type, enum dtype dtype, int rows, int cols)
@@ -493,6 +500,10 @@ static void test_refusals(void **state)
 	refused(&w, STATUS_UNSUPPORTED, "llama.expert_count");
 	metadata(&w, &s), add_u32(&w, "llama.rope.dimension_count", 8), matrix(&w, "token_embd.weight", 1, DTYPE_F16, 10, 64);
 	refused(&w, STATUS_UNSUPPORTED, "llama.rope.dimension_count");
+	metadata(&w, &s), add_u32(&w, "llama.rope.dimension_count_swa", 8), matrix(&w, "token_embd.weight", 1, DTYPE_F16, 10, 64);
+	refused(&w, STATUS_UNSUPPORTED, "llama.rope.dimension_count_swa");
+	metadata(&w, &s), key(&w, "llama.attention.causal", GGUF_BOOL), put_uint(&w.fields, 0, 1), matrix(&w, "token_embd.weight", 1, DTYPE_F16, 10, 64);
+	refused(&w, STATUS_UNSUPPORTED, "llama.attention.causal");
 	metadata(&w, &s), add_text(&w, "llama.rope.scaling.type", "longrope"), matrix(&w, "token_embd.weight", 1, DTYPE_F16, 10, 64);
 	refused(&w, STATUS_UNSUPPORTED, "llama.rope.scaling.type");
 	metadata(&w, &s), add_tensor(&w, "token_embd.weight", 20, 10, 64, 0, NULL);
@@ -534,6 +545,148 @@ static void test_rope(void **state)
 	assert_true(c.rope.factor == 4);
 	assert_int_equal(c.rope.original_max_position, 128);
 	files_remove(folder);
+}
+
+/* Each key of rope's scaling, under each type: read, refused by name, or without effect; none is passed over. */
+static void test_rope_scaling_keys(void **state)
+{
+	(void)state;
+	enum { PLAIN, LINEAR, YARN, NEVER, TYPES = 4 }; /* what the key makes of the type; NEVER: refused */
+	static const char *const types[TYPES] = {NULL, "none", "linear", "yarn"};
+	static const struct {
+		const char *key;
+		double value;
+		int with[TYPES];   /* beside the type and no factor */
+		int scaled[TYPES]; /* beside the type and a factor of 4 */
+	} keys[] = {
+		{"finetuned", 1, {PLAIN, PLAIN, PLAIN, PLAIN}, {LINEAR, PLAIN, LINEAR, YARN}},
+		{"original_context_length", 128, {PLAIN, PLAIN, PLAIN, PLAIN}, {LINEAR, PLAIN, LINEAR, YARN}},
+		{"yarn_beta_fast", 16, {PLAIN, PLAIN, PLAIN, PLAIN}, {LINEAR, PLAIN, LINEAR, YARN}},
+		{"yarn_beta_slow", 2, {PLAIN, PLAIN, PLAIN, PLAIN}, {LINEAR, PLAIN, LINEAR, YARN}},
+		{"factor", 4, {LINEAR, PLAIN, LINEAR, YARN}, {0}},
+		{"factor", 0, {PLAIN, PLAIN, PLAIN, PLAIN}, {0}},
+		{"factor", -4, {NEVER, NEVER, NEVER, NEVER}, {0}},
+		{"attn_factor", 1, {PLAIN, PLAIN, PLAIN, PLAIN}, {LINEAR, PLAIN, LINEAR, YARN}},
+		{"attn_factor", 0.5, {NEVER, NEVER, NEVER, NEVER}, {NEVER, NEVER, NEVER, NEVER}},
+		{"yarn_attn_factor", 1, {PLAIN, PLAIN, PLAIN, PLAIN}, {LINEAR, PLAIN, LINEAR, YARN}},
+		{"yarn_attn_factor", 2, {NEVER, NEVER, NEVER, NEVER}, {NEVER, NEVER, NEVER, NEVER}},
+		{"yarn_ext_factor", -1, {PLAIN, PLAIN, PLAIN, PLAIN}, {LINEAR, PLAIN, LINEAR, YARN}},
+		{"yarn_ext_factor", 0, {PLAIN, PLAIN, PLAIN, NEVER}, {LINEAR, PLAIN, LINEAR, NEVER}},
+		{"yarn_ext_factor", 1, {NEVER, NEVER, NEVER, PLAIN}, {NEVER, NEVER, NEVER, YARN}},
+		{"yarn_log_multiplier", 0, {PLAIN, PLAIN, PLAIN, PLAIN}, {LINEAR, PLAIN, LINEAR, YARN}},
+		{"yarn_log_multiplier", 0.1, {NEVER, NEVER, NEVER, NEVER}, {NEVER, NEVER, NEVER, NEVER}},
+		{"alpha", 0, {PLAIN, PLAIN, PLAIN, PLAIN}, {LINEAR, PLAIN, LINEAR, YARN}},
+		{"alpha", 1000, {NEVER, NEVER, NEVER, NEVER}, {NEVER, NEVER, NEVER, NEVER}},
+		{"of_tomorrow", 1, {NEVER, NEVER, NEVER, NEVER}, {NEVER, NEVER, NEVER, NEVER}},
+	};
+	const struct shape s = {"llama", 64, 96, 4, 2, 2, 10};
+	static const enum rope_type kinds[] = {ROPE_DEFAULT, ROPE_LINEAR, ROPE_YARN};
+	for (size_t n = 0; n < 2 * TYPES * sizeof keys / sizeof *keys; n++) {
+		const size_t k = n / (2 * TYPES), type = n / 2 % TYPES;
+		const bool scaled = n % 2;
+		const int expected = scaled ? keys[k].scaled[type] : keys[k].with[type];
+		struct writer w = {0};
+		struct model_config c;
+		struct error err;
+		char folder[256], path[512], name[80];
+		snprintf(name, sizeof name, "llama.rope.scaling.%s", keys[k].key);
+		if (scaled && strcmp(keys[k].key, "factor") == 0) continue;
+		metadata(&w, &s);
+		if (types[type]) add_text(&w, "llama.rope.scaling.type", types[type]);
+		if (scaled) add_f32(&w, "llama.rope.scaling.factor", 4);
+		if (strcmp(keys[k].key, "original_context_length") == 0) add_u32(&w, name, (uint32_t)keys[k].value);
+		else add_f32(&w, name, (float)keys[k].value);
+		matrix(&w, "token_embd.weight", 1, DTYPE_F16, 10, 64);
+		if (expected == NEVER) {
+			refused(&w, keys[k].value == -4 ? STATUS_BAD_INPUT : STATUS_UNSUPPORTED, name);
+			continue;
+		}
+		load(&w, folder, path, &c, &err, STATUS_OK);
+		if (c.rope.type != kinds[expected]) fail_msg("%s %g beside type %s: rope type %d", name, keys[k].value, types[type] ? types[type] : "(none)", (int)c.rope.type);
+		if (expected != PLAIN) assert_true(c.rope.factor == 4);
+		files_remove(folder);
+	}
+}
+
+/* The older key counts where the newer does not stand, and only where there is a type to scale by. */
+static void test_scale_linear(void **state)
+{
+	(void)state;
+	static const struct {
+		const char *type;
+		double factor; /* of the newer key; 0: absent */
+		enum rope_type expected;
+		double scale;
+	} cases[] = {{NULL, 0, ROPE_LINEAR, 8}, {"linear", 0, ROPE_LINEAR, 8}, {"yarn", 0, ROPE_YARN, 8}, {"none", 0, ROPE_DEFAULT, 1}, {NULL, 2, ROPE_LINEAR, 2}};
+	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+		struct writer w = {0};
+		struct model_config c;
+		struct error err;
+		char folder[256], path[512];
+		metadata(&w, &(struct shape){"llama", 64, 96, 4, 2, 2, 10});
+		if (cases[i].type) add_text(&w, "llama.rope.scaling.type", cases[i].type);
+		if (cases[i].factor > 0) add_f32(&w, "llama.rope.scaling.factor", (float)cases[i].factor);
+		add_f32(&w, "llama.rope.scale_linear", 8);
+		matrix(&w, "token_embd.weight", 1, DTYPE_F16, 10, 64);
+		load(&w, folder, path, &c, &err, STATUS_OK);
+		assert_int_equal(c.rope.type, cases[i].expected);
+		assert_true(c.rope.factor == cases[i].scale);
+		files_remove(folder);
+	}
+}
+
+/* What a file must state, and what stands for the base where it does not. */
+static void test_absent_keys(void **state)
+{
+	(void)state;
+	static const char *const needed[] = {"attention.layer_norm_rms_epsilon", "context_length"};
+	const struct shape llama = {"llama", 64, 96, 4, 2, 2, 10}, gemma = {"gemma3", 64, 96, 4, 2, 2, 10};
+	struct writer w = {0};
+	struct model_config c;
+	struct error err;
+	char folder[256], path[512];
+	for (int i = 0; i < 2; i++) {
+		metadata_but(&w, &llama, needed[i]);
+		matrix(&w, "token_embd.weight", 1, DTYPE_F16, 10, 64);
+		refused(&w, STATUS_BAD_INPUT, needed[i]);
+	}
+	metadata_but(&w, &gemma, "rope.freq_base");
+	add_u32(&w, "gemma3.attention.sliding_window", 4);
+	matrix(&w, "token_embd.weight", 1, DTYPE_F16, 10, 64);
+	load(&w, folder, path, &c, &err, STATUS_OK);
+	assert_true(c.rope.theta == 10000 && c.rope_local.theta == 10000);
+	files_remove(folder);
+}
+
+/* One number of heads for each layer is one number, whatever else says how wide a head is. */
+static void test_heads_by_layer(void **state)
+{
+	(void)state;
+	static const char *const architectures[] = {"llama", "gemma2"};
+	for (int n = 0; n < 8; n++) {
+		const bool gemma = n & 1, width = n & 2, differ = n & 4;
+		struct writer w = {0};
+		struct model_config c;
+		struct error err;
+		char folder[256], path[512], name[80];
+		metadata_but(&w, &(struct shape){architectures[gemma], 64, 96, 4, 2, 2, 10}, "attention.head_count");
+		snprintf(name, sizeof name, "%s.attention.head_count", architectures[gemma]);
+		add_array(&w, name, GGUF_U32, 2);
+		put_uint(&w.fields, 4, 4);
+		put_uint(&w.fields, differ ? 8 : 4, 4);
+		snprintf(name, sizeof name, "%s.rope.dimension_count", architectures[gemma]);
+		if (width) add_u32(&w, name, 16);
+		if (gemma) add_u32(&w, "gemma2.attention.sliding_window", 4);
+		matrix(&w, "token_embd.weight", 1, DTYPE_F16, 10, 64);
+		if (differ) {
+			refused(&w, STATUS_UNSUPPORTED, "attention.head_count differs from layer to layer");
+			continue;
+		}
+		load(&w, folder, path, &c, &err, STATUS_OK);
+		assert_int_equal(c.q_heads, 4);
+		assert_int_equal(c.head_dim, 16);
+		files_remove(folder);
+	}
 }
 
 static void test_rows(void **state)
@@ -731,7 +884,8 @@ int main(void)
 		cmocka_unit_test(test_fields),   cmocka_unit_test(test_truncated), cmocka_unit_test(test_damaged),
 		cmocka_unit_test(test_config), cmocka_unit_test(test_gemma),   cmocka_unit_test(test_refusals),  cmocka_unit_test(test_rope),
 		cmocka_unit_test(test_rows),     cmocka_unit_test(test_degrees),   cmocka_unit_test(test_scores),
-		cmocka_unit_test(test_merges),
+		cmocka_unit_test(test_merges), cmocka_unit_test(test_rope_scaling_keys), cmocka_unit_test(test_scale_linear),
+		cmocka_unit_test(test_absent_keys), cmocka_unit_test(test_heads_by_layer),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
-/* The planner: the shapes of the hybrid model that the kernel pre-screen was made for, to the digit at each degree; and that plans of
- * models that run say what the manifest and shard_of say. */
+/* The planner: the shapes of the hybrid model that the kernel pre-screen was made for, to the digit at each degree; that plans of
+ * models that run say what the manifest and shard_of say; and that what is said to run on a device does. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -9,8 +9,11 @@
 #include <string.h>
 #include <cmocka.h>
 
+#include "base/status.h"
+#include "engine/loader.h"
 #include "model/plan.h"
 #include "unit/files.h"
+#include "unit/golden.h"
 
 static const char qwen27b[] =
 	"{\"model_type\":\"qwen3_5\",\"tie_word_embeddings\":false,\"text_config\":{\"model_type\":\"qwen3_5_text\",\"hidden_size\":5120,"
@@ -410,13 +413,93 @@ static void test_split_embedding(void **state)
 	assert_int_equal(family(&split, "embedding")->local_n, 128256);
 }
 
+/* Whether a model of these sizes is said to run on this device, as `tandem plan` asks; the refusal goes to *err. */
+static bool fits(const char *base, const char *change, const struct device_ops *ops, struct error *err)
+{
+	struct model_config config;
+	char *text = files_json(base, change);
+	*err = (struct error){0};
+	if (model_config_parse(&config, text, strlen(text), "config.json", NULL, err) != STATUS_OK) fail_msg("%s", err->text);
+	free(text);
+	return loader_fits(&config, ops, err) == STATUS_OK;
+}
+
+#define ONE_LAYER "{\"model_type\":\"llama\",\"hidden_size\":32,\"intermediate_size\":32,\"num_hidden_layers\":1,\"num_attention_heads\":1,\"vocab_size\":160}"
+
+/* A size runs to its first token, or both plan and open say no; nothing is refused later. */
+static void test_head_sizes_run_or_are_refused(void **state)
+{
+	(void)state;
+	int run = 0;
+	for (int dim = 2; dim <= MODEL_MAX_HEAD_DIM; dim += 2) {
+		char folder[256], path[512], change[64];
+		struct error err;
+		struct tandem_error open_err = {0};
+		struct tandem *engine;
+		int32_t tokens[4];
+		int got;
+		snprintf(change, sizeof change, "{\"head_dim\":%d}", dim);
+		const bool runs = fits(ONE_LAYER, change, device_find("cpu"), &err);
+		char *text = files_json(ONE_LAYER, change);
+		files_make(folder);
+		files_write(path, folder, "config.json", text, strlen(text));
+		struct tandem_options o = {.model = folder, .world_size = 1, .threads = 1, .context = 64, .random_weights = true, .random_seed = 1};
+		int code = tandem_open(&engine, &o, &open_err);
+		if ((code == 0) != runs) fail_msg("head_dim %d: plan says %s, open %s", dim, runs ? "it runs" : err.text, open_err.text);
+		if (runs && golden_greedy(engine, (const int32_t[]){3, 14, 15}, 3, 4, true, tokens, &got, &open_err)) fail_msg("head_dim %d: %s", dim, open_err.text);
+		if (!runs && (!strstr(open_err.text, "head_dim") || !strstr(open_err.text, "--device cpu") || !strstr(open_err.text, "multiples of 8 up to 256")))
+			fail_msg("head_dim %d: %s", dim, open_err.text);
+		tandem_close(&engine);
+		files_remove(folder);
+		free(text);
+		run += runs;
+	}
+	assert_int_equal(run, 256 / 8);
+}
+
+/* Each bound of a device: the largest size runs, the next is refused by its key. */
+static void test_sizes_beyond_a_device_are_refused(void **state)
+{
+	(void)state;
+	static const char base[] = "{\"model_type\":\"qwen3_next\",\"hidden_size\":32,\"intermediate_size\":32,\"num_hidden_layers\":4,\"num_attention_heads\":2,"
+	                           "\"num_key_value_heads\":2,\"head_dim\":16,\"vocab_size\":160,\"linear_num_key_heads\":2,\"linear_num_value_heads\":2,"
+	                           "\"linear_key_head_dim\":16,\"linear_value_head_dim\":16,\"num_experts\":4,\"num_experts_per_tok\":2,\"moe_intermediate_size\":16,"
+	                           "\"shared_expert_intermediate_size\":16}";
+	static const struct {
+		const char *key;
+		int most, next;
+	} bounds[] = {{"head_dim", 64, 80}, {"head_dim", 48, 40}, {"linear_key_head_dim", 24, 25}, {"linear_value_head_dim", 25, 26}, {"linear_conv_kernel_dim", 5, 6},
+	              {"num_experts", 7, 8}, {"vocab_size", 163, 164}};
+	struct device_ops ops = *device_find("cpu");
+	ops.name = "small";
+	ops.sizes = (struct device_sizes){.head_multiple = 16, .max_head_dim = 64, .max_gdn_k_dim = 24, .max_gdn_v_dim = 25, .max_gdn_taps = 5, .max_experts = 7, .max_vocab = 163};
+	for (size_t i = 0; i < sizeof bounds / sizeof *bounds; i++) {
+		char change[100];
+		struct error err;
+		snprintf(change, sizeof change, "{\"%s\":%d}", bounds[i].key, bounds[i].most);
+		if (!fits(base, change, &ops, &err)) fail_msg("%s", err.text);
+		snprintf(change, sizeof change, "{\"%s\":%d}", bounds[i].key, bounds[i].next);
+		if (fits(base, change, &ops, &err)) fail_msg("%s runs", change);
+		if (err.code != STATUS_UNSUPPORTED || !strstr(err.text, bounds[i].key) || !strstr(err.text, "--device small")) fail_msg("%s: %s", change, err.text);
+	}
+	struct error err = {0};
+	struct model_config config = config_of(base);
+	ops.block_types = false;
+	config.stored.blocks = true;
+	if (loader_fits(&config, &ops, &err) != STATUS_UNSUPPORTED || !strstr(err.text, "not quantised")) fail_msg("%s", err.text);
+	/* What a model does not have does not count. */
+	if (!fits(base, "{\"num_experts\":0,\"layer_types\":[\"full_attention\",\"full_attention\",\"full_attention\",\"full_attention\"],\"linear_key_head_dim\":99}",
+	          &ops, &err)) fail_msg("%s", err.text);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_hybrid_shapes),      cmocka_unit_test(test_hybrid_heads_and_state), cmocka_unit_test(test_hybrid_bytes),
 		cmocka_unit_test(test_illegal_degrees),    cmocka_unit_test(test_kv_tokens),              cmocka_unit_test(test_mixture_of_experts),
 		cmocka_unit_test(test_plan_equals_manifest), cmocka_unit_test(test_bounds),               cmocka_unit_test(test_real_configs),
-		cmocka_unit_test(test_split_embedding),
+		cmocka_unit_test(test_split_embedding),      cmocka_unit_test(test_head_sizes_run_or_are_refused),
+		cmocka_unit_test(test_sizes_beyond_a_device_are_refused),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

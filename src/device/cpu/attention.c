@@ -66,8 +66,8 @@ static enum status check_cache(const struct kv_cache *cache, int layer, const ch
 {
 	const struct kv_layout *l = &cache->layout;
 	if (l->dtype != DTYPE_F32) return FAIL(err, UNSUPPORTED, "%s: a cache of type %s; the cpu back end keeps F32", what, dtype_name(l->dtype));
-	if (l->head_dim < 8 || l->head_dim > MAX_HEAD_DIM || l->head_dim % 8)
-		return FAIL(err, UNSUPPORTED, "%s: heads of %d; multiples of 8 up to %d are supported", what, l->head_dim, MAX_HEAD_DIM);
+	if (l->head_dim < 1 || l->head_dim > MAX_HEAD_DIM || l->head_dim % HEAD_MULTIPLE)
+		return FAIL(err, UNSUPPORTED, "%s: heads of %d; multiples of %d up to %d are supported", what, l->head_dim, HEAD_MULTIPLE, MAX_HEAD_DIM);
 	if (!cache->data || l->blocks < 1 || l->kv_heads < 1 || l->block_tokens < KV_GROUP || l->block_tokens % KV_GROUP || layer < 0 || layer >= l->layers)
 		return FAIL(err, BAD_INPUT, "%s: layer %d of %d, %d blocks of %d tokens (a multiple of %d), %d heads", what, layer, l->layers, l->blocks,
 		            l->block_tokens, KV_GROUP, l->kv_heads);

@@ -334,6 +334,7 @@ const struct device_ops cpu_device_ops = {
 	.versions = cpu_versions,
 	.moe_scratch_bytes = cpu_moe_scratch_bytes,
 	.compare = cpu_compare,
+	.sizes = {.head_multiple = HEAD_MULTIPLE, .max_head_dim = MAX_HEAD_DIM, .max_gdn_taps = GDN_MAX_TAPS},
 	.ops = {
 #define X(op) .op = cpu_##op,
 		OP_LIST(X)

@@ -21,6 +21,7 @@
 #define TILE_MAX_ROWS 14     /* no table's attend_rows exceeds it */
 #define TILE_STRIDE 272      /* floats from one row of an attention tile to the next: 256, and off the cache-set period */
 #define MAX_HEAD_DIM 256
+#define HEAD_MULTIPLE 8      /* what a head_dim must be one of */
 
 /* Where output `lane` of a panel lies within a k-step. BF16 panels alternate between their halves, so that a shift and a mask of the whole
  * k-step give 16 consecutive outputs each in f32. */

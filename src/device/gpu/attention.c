@@ -86,8 +86,8 @@ static enum status check(const struct attention_args *args, struct error *err)
 	const struct kv_layout *l = &args->cache->layout;
 	const struct step_rows *rows = args->rows;
 	if (!dtype_is_plain(l->dtype)) return FAIL(err, UNSUPPORTED, "attention: a cache of type %s; F32, F16 and BF16 are supported", dtype_name(l->dtype));
-	if (l->head_dim < 16 || l->head_dim > 256 || l->head_dim % 16)
-		return FAIL(err, UNSUPPORTED, "attention: heads of %d; multiples of 16 up to 256 are supported", l->head_dim);
+	if (l->head_dim < 1 || l->head_dim > ATTENTION_MAX_HEAD || l->head_dim % ATTENTION_HEAD_MULTIPLE)
+		return FAIL(err, UNSUPPORTED, "attention: heads of %d; multiples of %d up to %d are supported", l->head_dim, ATTENTION_HEAD_MULTIPLE, ATTENTION_MAX_HEAD);
 	if (!args->cache->data || (uintptr_t)args->cache->data % 16 || l->blocks < 1 || l->kv_heads < 1 || l->block_tokens < ATTENTION_GROUP ||
 	    l->block_tokens % ATTENTION_GROUP || args->layer < 0 || args->layer >= l->layers)
 		return FAIL(err, BAD_INPUT, "attention: layer %d of %d, %d blocks of %d tokens (a multiple of %d), %d heads", args->layer, l->layers, l->blocks,

@@ -18,6 +18,8 @@
 
 struct stream_options;
 
+#define ATTENTION_HEAD_MULTIPLE 16 /* what a head_dim must be one of */
+#define ATTENTION_MAX_HEAD 256
 #define ATTENTION_GROUP 16      /* keys that lie together whatever block_tokens is */
 #define ATTENTION_MAX_SPLITS 32 /* of one sequence and KV head */
 #define ATTENTION_CHUNKS 16     /* most splits in invariant mode */

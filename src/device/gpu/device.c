@@ -12,6 +12,8 @@
 #include "base/mem.h"
 #include "device/gpu/attention.h"
 #include "device/gpu/compare.h"
+#include "device/gpu/gdn.h"
+#include "device/gpu/moe.h"
 #include "device/gpu/moe_ways.h"
 #include "device/gpu/peak.h"
 
@@ -223,6 +225,8 @@ const struct device_ops GPU_PASTE(GPU_NAME) = {
 	.versions = gpu_versions,
 	.read_memory = gpu_peak_read,
 	.compare = gpu_compare_memory,
+	.sizes = {.head_multiple = ATTENTION_HEAD_MULTIPLE, .max_head_dim = ATTENTION_MAX_HEAD, .max_gdn_k_dim = GDN_MAX_K, .max_gdn_v_dim = GDN_MAX_V,
+	          .max_gdn_taps = GDN_GPU_TAPS, .max_experts = MOE_MAX_EXPERTS, .max_vocab = SAMPLE_MAX_VOCAB},
 	.ops = {
 #define X(op) .op = gpu_##op,
 		OP_LIST(X)

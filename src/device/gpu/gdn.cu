@@ -15,9 +15,6 @@
 #define GDN_TILE 32    /* rows of a sequence at a time */
 #define GDN_WHOLE_TILE 16 /* by a block that has a whole head, beside chunks: what fits into 48 KiB of shared memory */
 #define GDN_COLUMNS 32 /* of S, of a block, where a head is spread */
-#define GDN_MAX_K 128
-#define GDN_GPU_TAPS 6 /* with more a tile does not fit into 48 KiB of shared memory */
-#define GDN_MAX_V 256
 #define GDN_WHOLE_V 128 /* a wider head is spread always: more threads would have too few registers */
 
 /* Where the parts of a block's shared memory are; f32 all of them. A row of the tile has the padded k_dim of q, that of k, and the columns of v. */

@@ -5,6 +5,10 @@
 
 #include "device/gpu/context.h"
 
+#define GDN_MAX_K 128
+#define GDN_MAX_V 256
+#define GDN_GPU_TAPS 6 /* with more a tile does not fit into 48 KiB of shared memory */
+
 struct gdn_params {
 	const void *qkvz, *ba; /* [rows] of T */
 	int64_t stride, ba_stride, out_stride;
