@@ -6,6 +6,7 @@
 
 #include "apps/session.h"
 #include "base/mem.h"
+#include "base/out_file.h"
 
 static const char *const part_names[] = {
 #define X(code, name) name,
@@ -47,10 +48,14 @@ static double sum(const struct bench_split *split)
 
 static enum status write_trace(json_t *events, const char *path, struct error *err)
 {
+	struct out_file out = {0};
 	json_t *file = json_pack("{s:s,s:O}", "displayTimeUnit", "ns", "traceEvents", events);
-	int failed = !file || json_dump_file(file, path, JSON_COMPACT | JSON_REAL_PRECISION(9)) != 0;
+	enum status st = file ? out_file_open(&out, path, err) : FAIL(err, NO_MEMORY, "--trace: no memory; use fewer layers");
+	if (st == STATUS_OK && json_dumpf(file, out.file, JSON_COMPACT | JSON_REAL_PRECISION(9)) != 0) st = FAIL(err, IO, "--trace: %s: %s; free some space", path, strerror(errno));
+	if (st == STATUS_OK) st = out_file_commit(&out, path, err);
+	out_file_drop(&out);
 	json_decref(file);
-	return failed ? FAIL(err, IO, "--trace: %s: %s; name a file that can be written", path, strerror(errno)) : STATUS_OK;
+	return st;
 }
 
 enum status bench_trace(struct tandem *engine, int ranks, const char *path, struct bench_split *out, struct error *err)

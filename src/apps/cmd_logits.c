@@ -5,15 +5,15 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "apps/session.h"
 #include "base/dtype.h"
 #include "base/mem.h"
+#include "base/out_file.h"
 
 struct logits {
 	SHA2_CTX sha;
-	FILE *file; /* NULL: hash only */
+	struct out_file out; /* not open: hash only */
 	uint8_t *bytes; /* one row */
 	int rows;
 	int write_error;
@@ -35,7 +35,7 @@ static int on_row(void *context, int position, const float *values, int vocab_si
 	little_endian(logits->bytes, values, vocab_size);
 	SHA256Update(&logits->sha, logits->bytes, n);
 	logits->rows++;
-	if (!logits->file || fwrite(logits->bytes, 1, n, logits->file) == n) return 0;
+	if (!logits->out.file || fwrite(logits->bytes, 1, n, logits->out.file) == n) return 0;
 	logits->write_error = errno;
 	return 1;
 }
@@ -50,12 +50,7 @@ static enum status compute(struct logits *logits, struct session *session, const
 	if (logits->write_error)
 		return FAIL(err, IO, "%s: %s after %d rows; free some space", settings->out, strerror(logits->write_error), logits->rows);
 	TRY(session_error(code, &from, err));
-	if (logits->file && fclose(logits->file) != 0) {
-		logits->file = NULL;
-		return FAIL(err, IO, "%s: %s; free some space", settings->out, strerror(errno));
-	}
-	logits->file = NULL;
-	return STATUS_OK;
+	return logits->out.file ? out_file_commit(&logits->out, settings->out, err) : STATUS_OK;
 }
 
 static enum status print_sha(struct logits *logits, struct error *err)
@@ -68,20 +63,13 @@ static enum status print_sha(struct logits *logits, struct error *err)
 	return output_write(line, strlen(line), err);
 }
 
-static enum status run_all(struct logits *logits, struct session *session, const struct settings *settings, struct buf *path,
-                           struct error *err)
+static enum status run_all(struct logits *logits, struct session *session, const struct settings *settings, struct error *err)
 {
 	if (!settings->tokens.items) return FAIL(err, USAGE, "--tokens: missing; give the prompt as token ids such as 1,2,3");
 	if (!settings->tokens.count) return FAIL(err, BAD_INPUT, "--tokens: has no token; give ids such as 1,2,3");
-	if (settings->out) {
-		TRY(buf_printf(path, err, "%s.part-%ld", settings->out, (long)getpid()));
-		logits->file = fopen(path->data, "wb");
-		if (!logits->file) return FAIL(err, IO, "%s: %s; check the folder", settings->out, strerror(errno));
-	}
+	if (settings->out) TRY(out_file_open(&logits->out, settings->out, err));
 	TRY(session_open(session, settings, &(struct session_needs){0}, err));
 	TRY(compute(logits, session, settings, err));
-	if (settings->out && rename(path->data, settings->out) != 0) return FAIL(err, IO, "%s: %s; check the path", settings->out, strerror(errno));
-	buf_fini(path); /* there is no temporary file any more */
 	return print_sha(logits, err);
 }
 
@@ -89,12 +77,9 @@ enum status cmd_logits(const struct settings *settings, struct error *err)
 {
 	struct logits logits = {0};
 	struct session session = {0};
-	struct buf path = {0};
-	enum status st = run_all(&logits, &session, settings, &path, err);
+	enum status st = run_all(&logits, &session, settings, err);
 	session_close(&session);
-	if (logits.file) fclose(logits.file);
-	if (path.data) unlink(path.data);
-	buf_fini(&path);
+	out_file_drop(&logits.out);
 	free(logits.bytes);
 	return st;
 }

@@ -2,14 +2,13 @@
 
 #include <errno.h>
 #include <stdarg.h>
-#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include "base/mem.h"
+#include "base/out_file.h"
 
 void buf_fini(struct buf *b)
 {
@@ -95,16 +94,8 @@ out:
 
 enum status buf_write_file(const struct buf *b, const char *path, struct error *err)
 {
-	struct buf beside = {0};
-	TRY(buf_printf(&beside, err, "%s.part", path));
-	enum status st = STATUS_OK;
-	FILE *file = fopen(beside.data, "wb");
-	bool written = file && fwrite(b->data, 1, b->size, file) == b->size;
-	if (file && fclose(file) != 0) written = false;
-	if (!written || rename(beside.data, path) != 0) {
-		st = FAIL(err, IO, "%.300s: cannot be written: %s; give a folder with room where you may write", path, strerror(errno));
-		(void)unlink(beside.data);
-	}
-	buf_fini(&beside);
-	return st;
+	struct out_file out = {0};
+	TRY(out_file_open(&out, path, err));
+	(void)!fwrite(b->data, 1, b->size, out.file); /* commit tells */
+	return out_file_commit(&out, path, err);
 }

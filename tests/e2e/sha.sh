@@ -66,4 +66,21 @@ equal "logits --out: size" size "$(wc -c <"$work/out/f")" $((3 * 160 * 4))
 equal "logits --out: no other file" files "$(ls "$work/out")" f
 run 20 logits "$golden/llama" --tokens 1,160 --out "$work/out/g"
 equal "logits --out: nothing after a failure" files "$(ls "$work/out")" f
+# A link and a FIFO stay what they are, with the bytes behind them.
+mkfifo "$work/out/fifo"
+: >"$work/out/g"
+ln -s g "$work/out/link"
+sha256sum <"$work/out/fifo" >"$work/through" &
+reader=$!
+equal "logits --out FIFO" hash "$(sum_logits "$golden/llama" --tokens 1,2,3 --out "$work/out/fifo")" "$hash"
+[ -p "$work/out/fifo" ] && ok "logits --out FIFO: it stays" || not_ok "logits --out FIFO: it stays" "$(ls -l "$work/out/fifo")"
+[ -p "$work/out/fifo" ] || kill "$reader"
+wait "$reader"
+equal "logits --out FIFO: bytes" SHA-256 "$(cut -d' ' -f1 "$work/through")" "$hash"
+equal "logits --out LINK" hash "$(sum_logits "$golden/llama" --tokens 1,2,3 --out "$work/out/link")" "$hash"
+equal "logits --out LINK: it stays" link "$(readlink "$work/out/link")" g
+equal "logits --out LINK: bytes" SHA-256 "$(sha256sum <"$work/out/g" | cut -d' ' -f1)" "$hash"
+run 30 bench step "$golden/llama" --context 16 --steps 2 --prefill 16 --trace "$work/out/link"
+equal "bench step --trace LINK" link "$rc $(readlink "$work/out/link") $(head -c 1 "$work/out/g")" "0 g {"
+equal "--out, --trace: no other file" files "$(ls "$work/out" | tr '\n' ' ')" "f fifo g link "
 finish

@@ -1,12 +1,16 @@
 /* base/: status, memory, buffers, clock, waiting, fault plans, dtype conversions, random numbers. */
+#include <dirent.h>
+#include <fcntl.h>
 #include <math.h>
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -217,36 +221,105 @@ static void test_buf_read_file(void **state)
 	buf_fini(&b);
 }
 
+static void expect_file(const char *path, const char *text)
+{
+	struct buf back = {0};
+	struct error err = {0};
+	assert_int_equal(buf_read_file(&back, path, 100, &err), STATUS_OK);
+	assert_string_equal(back.data, text);
+	buf_fini(&back);
+}
+
+static enum status write_text(const char *path, const char *text, struct error *err)
+{
+	return buf_write_file(&(struct buf){.data = (char *)text, .size = strlen(text)}, path, err);
+}
+
+static int entries_of(const char *folder)
+{
+	int count = 0;
+	DIR *dir = opendir(folder);
+	assert_non_null(dir);
+	for (const struct dirent *e = readdir(dir); e; e = readdir(dir)) count += strcmp(e->d_name, ".") != 0 && strcmp(e->d_name, "..") != 0;
+	closedir(dir);
+	return count;
+}
+
 static void test_buf_write_file(void **state)
 {
 	(void)state;
-	char folder[] = "/tmp/tandem_test_base_XXXXXX", path[64], beside[80];
+	char folder[] = "/tmp/tandem_test_base_XXXXXX", path[64], part[80], missing[80];
 	assert_non_null(mkdtemp(folder));
 	snprintf(path, sizeof path, "%s/file", folder);
-	snprintf(beside, sizeof beside, "%s.part", path);
-	struct buf b = {0}, back = {0};
+	snprintf(part, sizeof part, "%s.part", path);
+	snprintf(missing, sizeof missing, "%s/none/file", folder);
 	struct error err = {0};
-	for (int i = 0; i < 2; i++) { /* anew, and over what is there */
-		buf_clear(&b);
-		buf_clear(&back);
-		assert_int_equal(buf_printf(&b, &err, "text %d", i), STATUS_OK);
-		assert_int_equal(buf_write_file(&b, path, &err), STATUS_OK);
-		assert_int_equal(buf_read_file(&back, path, 100, &err), STATUS_OK);
-		assert_string_equal(back.data, b.data);
-		assert_int_not_equal(access(beside, F_OK), 0);
-	}
-	assert_int_equal(mkdir(beside, 0700), 0); /* there is no way to write beside it: what was there stays */
-	buf_clear(&b);
-	assert_int_equal(buf_puts(&b, "lost", &err), STATUS_OK);
-	assert_int_equal(buf_write_file(&b, path, &err), STATUS_IO);
-	assert_non_null(strstr(err.text, "cannot be written"));
-	buf_clear(&back);
-	assert_int_equal(buf_read_file(&back, path, 100, &err), STATUS_OK);
-	assert_string_equal(back.data, "text 1");
-	buf_fini(&b);
-	buf_fini(&back);
-	rmdir(beside);
+	struct stat info;
+	const mode_t mask = umask(022);
+	assert_int_equal(write_text(part, "mine", &err), STATUS_OK); /* a file of somebody's */
+	assert_int_equal(write_text(path, "text 0", &err), STATUS_OK);
+	assert_true(stat(path, &info) == 0 && (info.st_mode & 07777) == 0644);
+	assert_int_equal(chmod(path, 0640), 0);
+	assert_int_equal(write_text(path, "text 1", &err), STATUS_OK);
+	assert_true(stat(path, &info) == 0 && (info.st_mode & 07777) == 0640);
+	umask(mask);
+	expect_file(path, "text 1");
+	expect_file(part, "mine");
+	assert_int_equal(write_text(missing, "lost", &err), STATUS_IO);
+	assert_non_null(strstr(err.text, "cannot be written: No such file"));
+	/* There is no room: what was there stays. */
+	struct rlimit limit, small;
+	assert_int_equal(getrlimit(RLIMIT_FSIZE, &limit), 0);
+	small = limit;
+	small.rlim_cur = 2;
+	void (*handler)(int) = signal(SIGXFSZ, SIG_IGN);
+	assert_int_equal(setrlimit(RLIMIT_FSIZE, &small), 0);
+	err = (struct error){0};
+	const enum status st = write_text(path, "lost", &err);
+	assert_int_equal(setrlimit(RLIMIT_FSIZE, &limit), 0);
+	signal(SIGXFSZ, handler);
+	assert_int_equal(st, STATUS_IO);
+	assert_non_null(strstr(err.text, "too large"));
+	expect_file(path, "text 1");
+	assert_int_equal(entries_of(folder), 2);
+	unlink(part);
 	unlink(path);
+	rmdir(folder);
+}
+
+/* What is no regular file stays what it is. */
+static void test_write_in_place(void **state)
+{
+	(void)state;
+	char folder[] = "/tmp/tandem_test_base_XXXXXX", file[64], link[64], nowhere[64], fifo[64], target[64], text[8] = "";
+	assert_non_null(mkdtemp(folder));
+	snprintf(file, sizeof file, "%s/file", folder);
+	snprintf(link, sizeof link, "%s/link", folder);
+	snprintf(nowhere, sizeof nowhere, "%s/nowhere", folder);
+	snprintf(target, sizeof target, "%s/target", folder);
+	snprintf(fifo, sizeof fifo, "%s/fifo", folder);
+	struct error err = {0};
+	struct stat info;
+	assert_int_equal(write_text(file, "old", &err), STATUS_OK);
+	assert_int_equal(symlink("file", link), 0);
+	assert_int_equal(symlink("target", nowhere), 0);
+	assert_int_equal(mkfifo(fifo, 0600), 0);
+	assert_int_equal(write_text(link, "new", &err), STATUS_OK);
+	assert_int_equal(write_text(nowhere, "born", &err), STATUS_OK);
+	const int reader = open(fifo, O_RDONLY | O_NONBLOCK);
+	assert_int_equal(write_text(fifo, "through", &err), STATUS_OK);
+	assert_int_equal(read(reader, text, sizeof text), 7);
+	close(reader);
+	assert_memory_equal(text, "through", 7);
+	assert_true(lstat(link, &info) == 0 && S_ISLNK(info.st_mode));
+	assert_true(lstat(nowhere, &info) == 0 && S_ISLNK(info.st_mode));
+	assert_true(lstat(fifo, &info) == 0 && S_ISFIFO(info.st_mode));
+	expect_file(file, "new");
+	expect_file(target, "born");
+	assert_int_equal(entries_of(folder), 5);
+	assert_int_equal(write_text(folder, "lost", &err), STATUS_IO);
+	const char *all[] = {file, link, nowhere, target, fifo};
+	for (size_t i = 0; i < sizeof all / sizeof *all; i++) unlink(all[i]);
 	rmdir(folder);
 }
 
@@ -530,7 +603,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_status_table),     cmocka_unit_test(test_error_keeps_the_first), cmocka_unit_test(test_error_text_is_bounded),
 		cmocka_unit_test(test_sizes_overflow),   cmocka_unit_test(test_allocation),            cmocka_unit_test(test_buf),
-		cmocka_unit_test(test_buf_read_file),    cmocka_unit_test(test_buf_write_file),
+		cmocka_unit_test(test_buf_read_file),    cmocka_unit_test(test_buf_write_file), cmocka_unit_test(test_write_in_place),
 		   cmocka_unit_test(test_clock),                 cmocka_unit_test(test_wait_word),
 		cmocka_unit_test(test_ping_pong),        cmocka_unit_test(test_waiting_burns_no_cpu),  cmocka_unit_test(test_fault_parse),
 		cmocka_unit_test(test_fault_parse_refuses), cmocka_unit_test(test_fault_check),        cmocka_unit_test(test_bf16),
