@@ -86,23 +86,22 @@ static enum status open_fleet(struct prescreen *p, struct error *err)
 	return fleet_init(&p->fleet, &s, 1, err);
 }
 
-/* "models/demo/" and "models/demo/config.json": "demo"; UTF-8, as results are saved and compared. */
+/* The name of the model's folder, or of its GGUF file, however the path is written: "models/demo/", "models/demo/config.json", and "." in that folder: "demo".
+ * UTF-8, as results are saved and compared. */
 static enum status name_model(char out[64], const char *path, struct error *err)
 {
 	struct buf name = {0};
 	char copy[4096];
-	snprintf(copy, sizeof copy, "%s", path);
-	size_t n = strlen(copy);
-	while (n > 1 && copy[n - 1] == '/') copy[--n] = 0;
-	char *slash = strrchr(copy, '/');
-	if (slash && strcmp(slash, "/config.json") == 0) {
-		*slash = 0;
-		slash = strrchr(copy, '/');
-	}
-	const char *last = slash ? slash + 1 : copy;
-	enum status st = utf8_append_lossy(&name, last, strlen(last), err);
+	size_t n = (size_t)snprintf(copy, sizeof copy, "%s", path), last = strlen("config.json");
+	if (n >= sizeof copy) n = sizeof copy - 1;
+	if (n == last && strcmp(copy, "config.json") == 0) strcpy(copy, ".");
+	else if (n > last && strcmp(copy + n - last - 1, "/config.json") == 0) copy[n - last] = 0;
+	char *real = realpath(copy, NULL);
+	const char *whole = real ? real : copy, *slash = strrchr(whole, '/'), *part = slash && slash[1] ? slash + 1 : whole;
+	enum status st = utf8_append_lossy(&name, part, strlen(part), err);
 	if (st == STATUS_OK) fields_text(out, 64, name.data ? name.data : "");
 	buf_fini(&name);
+	free(real);
 	return st;
 }
 
@@ -139,7 +138,7 @@ static enum status resume(struct prescreen *p, const struct screen_options *opti
 	if (access(p->path, F_OK) != 0) return FAIL(err, BAD_INPUT, "--resume: there is no %.200s; leave --resume out to start", p->path);
 	TRY(screen_identify(&p->results, options, err));
 	TRY(results_load(&old, p->path, err));
-	enum status st = screen_resume(&p->results, &old, p->path, err);
+	enum status st = screen_resume(&p->results, &old, options->chain, p->path, err);
 	results_fini(&old);
 	return st;
 }

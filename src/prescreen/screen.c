@@ -249,10 +249,53 @@ static enum status differs(const char *file, const char *what, const char *old, 
 	return FAIL(err, BAD_INPUT, "%s: %s is %.60s, now it is %.60s; leave --resume out to measure anew", file, what, old[0] ? old : "nothing", new[0] ? new : "nothing");
 }
 
-enum status screen_resume(struct results *results, struct results *old, const char *file, struct error *err)
+/* Is a place of `done` among those of `now` (NULL: the problem is none of this run's)? */
+static bool has_place(const struct result_problem *now, const struct result_place *place)
+{
+	for (int i = 0; now && i < now->places; i++)
+		if (now->place[i].world_size == place->world_size && strcmp(now->place[i].family, place->family) == 0) return true;
+	return false;
+}
+
+/* What was measured and is not asked for now would be gone with the next save. */
+static enum status refuse_loss(const struct results *results, const struct results *old, const char *file, struct error *err)
+{
+	char text[RESULTS_TEXT], first[RESULTS_TEXT + 32] = "";
+	int lost = 0;
+	for (int i = 0; i < old->problems; i++) {
+		const struct result_problem *done = &old->problem[i], *now = results_find(results, done);
+		int missing = 0;
+		while (missing < done->places && has_place(now, &done->place[missing])) missing++;
+		if (!done->done || (now && missing == done->places)) continue;
+		if (!lost++ && done->places) snprintf(first, sizeof first, ", the first TP%d %.120s", done->place[missing].world_size, result_problem_text(done, text));
+		else if (lost == 1) snprintf(first, sizeof first, ", the first %.120s", result_problem_text(done, text));
+	}
+	if (!lost) return STATUS_OK;
+	return FAIL(err, BAD_INPUT, "%s: has %d results that are not asked for now and would be lost%s; ask for them too (--tp, --phase, --rows, --contexts, --families), or give another --out",
+	            file, lost, first);
+}
+
+static enum status same_degrees(const struct results *results, const struct results *old, const char *file, struct error *err)
+{
+	for (int i = 0; i < old->degrees; i++)
+		for (int j = 0; j < results->degrees; j++) {
+			const struct result_degree *a = &old->degree[i], *b = &results->degree[j];
+			if (a->world_size != b->world_size) continue;
+			if (a->legal == b->legal && a->q_heads == b->q_heads && a->kv_heads == b->kv_heads && a->kv_replicated == b->kv_replicated && a->head_dim == b->head_dim &&
+			    a->gdn_k_heads == b->gdn_k_heads && a->gdn_v_heads == b->gdn_v_heads && a->gdn_k_dim == b->gdn_k_dim && a->gdn_v_dim == b->gdn_v_dim)
+				continue;
+			return FAIL(err, BAD_INPUT, "%s: at world size %d the model has other heads; leave --resume out to measure anew", file, a->world_size);
+		}
+	return STATUS_OK;
+}
+
+static enum status same_header(const struct results *results, const struct results *old, const char *file, struct error *err)
 {
 	char a[48], b[48];
+	if (strcmp(old->program, results->program)) return differs(file, "the version of tandem", old->program, results->program, err);
 	if (strcmp(old->model, results->model)) return differs(file, "the model", old->model, results->model, err);
+	if (strcmp(old->model_type, results->model_type)) return differs(file, "the model's type", old->model_type, results->model_type, err);
+	if (old->dtype != results->dtype) return differs(file, "the type of the weights", dtype_name(old->dtype), dtype_name(results->dtype), err);
 	if (strcmp(old->device, results->device)) return differs(file, "the device", old->device, results->device, err);
 	if (strcmp(old->flavour, results->flavour)) return differs(file, "the device", old->flavour, results->flavour, err);
 	if (strcmp(old->versions, results->versions)) return differs(file, "the device's software", old->versions, results->versions, err);
@@ -262,6 +305,14 @@ enum status screen_resume(struct results *results, struct results *old, const ch
 	snprintf(a, sizeof a, "%g and %g", old->keep, old->reject);
 	snprintf(b, sizeof b, "%g and %g", results->keep, results->reject);
 	if (strcmp(a, b)) return differs(file, "--keep and --reject", a, b, err);
+	return same_degrees(results, old, file, err);
+}
+
+enum status screen_resume(struct results *results, struct results *old, bool chain, const char *file, struct error *err)
+{
+	TRY(same_header(results, old, file, err));
+	TRY(refuse_loss(results, old, file, err));
+	if (!chain && old->chains) return FAIL(err, BAD_INPUT, "%s: has %d chains that would be lost; leave --no-chain out, or give another --out", file, old->chains);
 	results->seconds = old->seconds;
 	results->chain_mode = old->chain_mode;
 	for (int i = 0; i < results->problems; i++) {

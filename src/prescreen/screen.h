@@ -47,8 +47,9 @@ struct screen_options {
  * all are done. CANCELLED: stopped. DEVICE_FAULT and the like: the device failed; what is in `results` until then is right, and was saved. */
 enum status screen_run(struct results *results, const struct screen_options *options, struct error *err) NODISCARD;
 
-/* Takes from `old`, an interrupted run's, what it has done of the problems of `results`. BAD_INPUT: it is of another model, device or set of options. */
-enum status screen_resume(struct results *results, struct results *old, const char *file, struct error *err) NODISCARD;
+/* Takes from `old`, an interrupted run's, what it has done of the problems of `results`. BAD_INPUT: it is of another version, model, device or set of options,
+ * or has results that this run (with or without chains) does not ask for and would lose; `old` and `results` are then as they were. */
+enum status screen_resume(struct results *results, struct results *old, bool chain, const char *file, struct error *err) NODISCARD;
 
 /* Device and flavour of `results`, as screen_run fills them: opens the device for a moment. */
 enum status screen_identify(struct results *results, const struct screen_options *options, struct error *err) NODISCARD;

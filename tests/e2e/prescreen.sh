@@ -37,7 +37,7 @@ fi
 
 # An interrupt keeps what is done, and --resume does the rest.
 resumed=$work/resumed
-("$tandem" prescreen "$m" --tp 1,2,4,8 --rows 1,2,4,8,16,64 --contexts 40 --out "$resumed" >"$out" 2>"$err" & echo $! >"$work/pid"; wait $!; echo $? >"$work/rc")&
+("$tandem" prescreen "$m/." --tp 1,2,4,8 --rows 1,2,4,8,16,64 --contexts 40 --out "$resumed" >"$out" 2>"$err" & echo $! >"$work/pid"; wait $!; echo $? >"$work/rc")&
 for _ in $(seq 200); do
 	[ -s "$resumed/prescreen.json" ] && break
 	sleep 0.1
@@ -51,8 +51,15 @@ first=$(json "$resumed/prescreen.json" problems 0 candidates 0 check hash)
 if succeeds "resume" 60 prescreen "$m" --tp 1,2,4,8 --rows 1,2,4,8,16,64 --contexts 40 --out "$resumed" --resume --budget 1 --json; then
 	equal "resume keeps what was done" hash "$(json "$resumed/prescreen.json" problems 0 candidates 0 check hash)" "$first"
 fi
+equal "resume: the model by its folder" model "$(json "$resumed/prescreen.json" model)" llama
+refuses "resume with fewer degrees" 3 'results that are not asked for now and would be lost, the first TP' prescreen "$m" --tp 8 --rows 1 --contexts 40 --threads 1 --out "$resumed" --resume
+equal "resume with fewer degrees: all is there" hash "$(json "$resumed/prescreen.json" problems 0 candidates 0 check hash)" "$first"
 refuses "resume of another model" 3 'the model is llama, now it is qwen3' prescreen "$golden/qwen3" --rows 1 --out "$resumed" --resume
+refuses "resume of another model, a path of dots" 3 'the model is llama, now it is qwen3' prescreen "$golden/qwen3/." --rows 1 --out "$resumed" --resume
+refuses "resume of another model, its config" 3 'the model is llama, now it is qwen3' prescreen "$golden/qwen3/config.json" --rows 1 --out "$resumed" --resume
 refuses "resume with other thresholds" 3 'keep and --reject' prescreen "$m" --keep 2 --out "$resumed" --resume
+sed -i 's/"program": "[^"]*"/"program": "0.0.0"/' "$resumed/prescreen.json"
+refuses "resume of another version's results" 3 'the version of tandem is 0.0.0' prescreen "$m" --out "$resumed" --resume
 sed -i 's/"version": 1/"version": 9/' "$resumed/prescreen.json"
 refuses "resume of a newer file" 3 'version 9 of the format' prescreen "$m" --out "$resumed" --resume
 refuses "resume of nothing" 3 'leave --resume out' prescreen "$m" --out "$work/nothing" --resume

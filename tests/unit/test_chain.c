@@ -161,7 +161,7 @@ static void test_chain_open(void **state)
 	expect_entries(&r, 0);
 	options = options_for(planted_ops((struct planted_state){0}));
 	assert_int_equal(screen_identify(&next, &options, &err), STATUS_OK);
-	assert_int_equal(screen_resume(&next, &r, "x.json", &err), STATUS_OK);
+	assert_int_equal(screen_resume(&next, &r, true, "x.json", &err), STATUS_OK);
 	run_chain(&next, (struct planted_state){0}, 0);
 	assert_int_equal(planted.launched[PLANTED_EVEN], 0); /* alone it was measured before */
 	expect_entries(&next, 2);
@@ -170,7 +170,7 @@ static void test_chain_open(void **state)
 	r = chain_problems();
 	options = options_for(planted_ops((struct planted_state){0}));
 	assert_int_equal(screen_identify(&r, &options, &err), STATUS_OK);
-	assert_int_equal(screen_resume(&r, &next, "x.json", &err), STATUS_OK);
+	assert_int_equal(screen_resume(&r, &next, true, "x.json", &err), STATUS_OK);
 	run_chain(&r, (struct planted_state){0}, 0);
 	assert_int_equal(planted.launched[PLANTED_FAST], 0);
 	expect_entries(&r, 2);
