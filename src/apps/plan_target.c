@@ -38,7 +38,7 @@ static struct attention_shape heads_of(const struct shapes *shapes, int m)
 {
 	const struct shape_attention *a = &shapes->attention;
 	return (struct attention_shape){.q_heads = a->q_heads, .kv_heads = a->kv_heads, .head_dim = a->head_dim, .block_tokens = ATTENTION_BLOCK_TOKENS,
-	                                .prefill = m > DECODE_MAX_ROWS, .dtype = shapes->dtype};
+	                                .prefill = m > DECODE_MAX_ROWS, .dtype = shapes->dtype, .softcap = (double)a->softcap};
 }
 
 /* A kernel of the other kind of sequences has no place in a table. */
@@ -56,9 +56,9 @@ json_t *plan_target_attention_json(const struct target *target, const struct sha
 			struct verdict v;
 			attention_judge(&v, target, (enum attention_id)id, &shape);
 			if (!is_of_phase(&v)) continue;
-			json_array_append_new(list, json_pack("{s:s,s:i,s:i,s:i,s:i,s:i,s:s,s:s,s:s}", "kernel", attention_name((enum attention_id)id), "m", rows->items[i], "query", shape.q_heads,
-			                                      "kv", shape.kv_heads, "head_dim", shape.head_dim, "block_tokens", shape.block_tokens, "verdict", verdict_name(v.kind), "rule",
-			                                      v.rule, "detail", v.detail));
+			json_array_append_new(list, json_pack("{s:s,s:i,s:i,s:i,s:i,s:i,s:f,s:s,s:s,s:s}", "kernel", attention_name((enum attention_id)id), "m", rows->items[i], "query", shape.q_heads,
+			                                      "kv", shape.kv_heads, "head_dim", shape.head_dim, "block_tokens", shape.block_tokens, "softcap", shape.softcap, "verdict",
+			                                      verdict_name(v.kind), "rule", v.rule, "detail", v.detail));
 		}
 	return list;
 }

@@ -20,6 +20,7 @@
 
 struct family {
 	bool prefill, half_only;
+	bool capped;     /* knows of soft caps */
 	int head_step;   /* head_dim is a multiple of this */
 	int sm_least;    /* 0: any device */
 	bool sm_exactly; /* no later one either */
@@ -27,11 +28,11 @@ struct family {
 };
 
 static const struct family families[ATTENTION_COUNT] = {
-	[ATTENTION_DECODE] = {.head_step = 16},
+	[ATTENTION_DECODE] = {.capped = true, .head_step = 16},
 	[ATTENTION_DECODE_TENSOR] = {.half_only = true, .head_step = 16, .sm_least = 90, .needs = "clusters of blocks"},
 	[ATTENTION_PREFILL_WIDE] = {.prefill = true, .half_only = true, .head_step = 16, .sm_least = 90, .sm_exactly = true, .needs = "warpgroup products"},
-	[ATTENTION_PREFILL_TENSOR] = {.prefill = true, .half_only = true, .head_step = 16, .sm_least = 80, .needs = "mma.sync and asynchronous copies"},
-	[ATTENTION_TILE] = {.prefill = true, .head_step = 16},
+	[ATTENTION_PREFILL_TENSOR] = {.prefill = true, .half_only = true, .capped = true, .head_step = 16, .sm_least = 80, .needs = "mma.sync and asynchronous copies"},
+	[ATTENTION_TILE] = {.prefill = true, .capped = true, .head_step = 16},
 };
 
 struct launch {
@@ -172,6 +173,12 @@ static enum verdict_kind rule_BLOCK_TOKENS(const struct subject *s, char *detail
 	const int tokens = s->shape->block_tokens;
 	if (tokens >= GROUP_KEYS && tokens % GROUP_KEYS == 0) return VERDICT_LEGAL;
 	return verdict_say(detail, VERDICT_ILLEGAL, "blocks of %d tokens are no multiple of %d", tokens, GROUP_KEYS);
+}
+
+static enum verdict_kind rule_SOFTCAP(const struct subject *s, char *detail)
+{
+	if (s->shape->softcap <= 0 || s->family->capped) return VERDICT_LEGAL;
+	return verdict_say(detail, VERDICT_ILLEGAL, "scores are capped at %g, which it cannot do", s->shape->softcap);
 }
 
 static enum verdict_kind rule_ARCH(const struct subject *s, char *detail)

@@ -21,6 +21,7 @@ struct attention_shape {
 	int block_tokens;
 	bool prefill; /* sequences of several rows, else of one */
 	enum dtype dtype;
+	double softcap; /* of scores; 0: none */
 };
 
 /* X(enumerator, name): in the order in which they are tried. */
@@ -31,6 +32,7 @@ struct attention_shape {
 	X(GROUP, "group")              \
 	X(HEAD_DIM, "head_dim")        \
 	X(BLOCK_TOKENS, "block tokens") \
+	X(SOFTCAP, "soft cap")         \
 	X(ARCH, "arch")                \
 	X(THREADS, "threads")          \
 	X(WAVE, "wave")                \

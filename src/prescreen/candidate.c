@@ -86,7 +86,7 @@ static bool judge(const struct screen *s, const struct result_problem *p, const 
 	if (p->op == PROBLEM_ATTENTION) {
 		const struct attention_problem *a = &p->attention;
 		const struct attention_shape shape = {.q_heads = a->q_heads, .kv_heads = a->kv_heads, .head_dim = a->head_dim, .block_tokens = a->block_tokens, .prefill = a->prefill,
-		                                      .dtype = a->dtype};
+		                                      .dtype = a->dtype, .softcap = a->softcap};
 		int id = 0;
 		while (id < ATTENTION_COUNT && strcmp(attention_name((enum attention_id)id), v->kernel) != 0) id++;
 		if (id == ATTENTION_COUNT) return false;

@@ -171,7 +171,8 @@ static void describe(struct chain *c, const struct shapes *shapes)
 	attention->problem.op = PROBLEM_ATTENTION;
 	attention->problem.attention = (struct attention_problem){.dtype = device_activation(s->bench.ops, shapes->dtype),
 	                                                          .q_heads = a->q_heads, .kv_heads = a->kv_heads, .head_dim = a->head_dim, .rows = c->out.rows,
-	                                                          .context = c->out.context, .block_tokens = device_kv_block_tokens(s->bench.ops)};
+	                                                          .context = c->out.context, .block_tokens = device_kv_block_tokens(s->bench.ops),
+	                                                          .softcap = (double)a->softcap};
 	gdn->problem.op = PROBLEM_GDN;
 	gdn->there = problem_gdn(&gdn->problem.gdn, s->bench.ops, shapes, c->out.rows);
 	moe->problem.op = PROBLEM_MOE;

@@ -91,7 +91,8 @@ static enum status add_attention(struct maker *m, const struct shapes *shapes, i
 	enum dtype dtype = device_activation(m->ops, shapes->dtype);
 	struct result_problem p = {.op = PROBLEM_ATTENTION,
 	                           .attention = {.dtype = dtype, .q_heads = a->q_heads, .kv_heads = a->kv_heads, .head_dim = a->head_dim, .rows = rows,
-	                                         .context = prefill ? rows : context, .block_tokens = device_kv_block_tokens(m->ops), .prefill = prefill}};
+	                                         .context = prefill ? rows : context, .block_tokens = device_kv_block_tokens(m->ops), .prefill = prefill,
+	                                         .softcap = (double)a->softcap}};
 	snprintf(p.phase, sizeof p.phase, "%s", phase_of(rows));
 	return add(m, &p, shapes->world_size, "attention", a->layers, err);
 }

@@ -134,7 +134,7 @@ bool result_confirmed(const struct results *results, const struct result_problem
 static bool attention_equal(const struct attention_problem *a, const struct attention_problem *b)
 {
 	return a->dtype == b->dtype && a->q_heads == b->q_heads && a->kv_heads == b->kv_heads && a->head_dim == b->head_dim && a->rows == b->rows &&
-	       a->context == b->context && a->block_tokens == b->block_tokens && a->prefill == b->prefill;
+	       a->context == b->context && a->block_tokens == b->block_tokens && a->prefill == b->prefill && (float)a->softcap == (float)b->softcap; /* a file has as many digits as a float needs */
 }
 
 static bool gdn_equal(const struct gdn_problem *a, const struct gdn_problem *b)

@@ -71,6 +71,7 @@ struct attention_problem {
 	int q_heads, kv_heads, head_dim;
 	int rows, context, block_tokens;
 	bool prefill;
+	double softcap; /* of scores (device/ops.h); 0: none */
 };
 
 /* The gated delta net of one rank: `rows` rows, one of each of `rows` sequences (decode) or all of one sequence (prefill). */

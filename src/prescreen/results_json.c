@@ -32,6 +32,7 @@ struct field {
 	int64_t lo, hi;                 /* INT, INT64 */
 	const char *(*name_of)(int value); /* NAME: of 0..hi */
 	const struct field *table;      /* OBJECT, ended by a NULL name */
+	bool may_miss;                  /* REAL: not negative, left out where it is 0 */
 };
 
 #define TEXT(s, key, field) {.name = key, .type = FIELD_TEXT, .offset = offsetof(struct s, field), .size = sizeof(((struct s *)0)->field)}
@@ -82,7 +83,8 @@ static const struct field attention_fields[] = {
 	NAME(attention_problem, "dtype", dtype, name_of_dtype, DTYPE_COUNT), INTEGER(attention_problem, "q_heads", q_heads, 1, MANY),
 	INTEGER(attention_problem, "kv_heads", kv_heads, 1, MANY), INTEGER(attention_problem, "head_dim", head_dim, 1, MANY),
 	INTEGER(attention_problem, "rows", rows, 1, MANY), INTEGER(attention_problem, "context", context, 1, MANY),
-	INTEGER(attention_problem, "block_tokens", block_tokens, 1, MANY), FLAG(attention_problem, "prefill", prefill), {0}};
+	INTEGER(attention_problem, "block_tokens", block_tokens, 1, MANY), FLAG(attention_problem, "prefill", prefill),
+	{.name = "softcap", .type = FIELD_REAL, .offset = offsetof(struct attention_problem, softcap), .may_miss = true}, {0}};
 static const struct field moe_fields[] = {
 	NAME(moe_key, "use", use, name_of_use, LINEAR_USE_COUNT), NAME(moe_key, "dtype", dtype, name_of_dtype, DTYPE_COUNT), INTEGER(moe_key, "hidden", hidden, 1, MANY),
 	INTEGER(moe_key, "experts", experts, 1, MANY), INTEGER(moe_key, "top_k", top_k, 1, MANY), INTEGER(moe_key, "inner", inner, 1, MANY),
@@ -149,11 +151,13 @@ static json_t *field_json(const struct field *f, const void *at)
 static json_t *object_json(const struct field *table, const void *from)
 {
 	json_t *object = json_object();
-	for (const struct field *f = table; f->name; f++)
+	for (const struct field *f = table; f->name; f++) {
+		if (f->may_miss && *(const double *)(const void *)((const char *)from + f->offset) == 0) continue;
 		if (json_object_set_new(object, f->name, field_json(f, (const char *)from + f->offset)) != 0) {
 			json_decref(object);
 			return NULL;
 		}
+	}
 	return object;
 }
 
@@ -245,6 +249,7 @@ static enum status read_sizes(const struct fields *in, const struct field *f, un
 
 static enum status read_real(const struct fields *in, const struct field *f, double *to, struct error *err)
 {
+	if (f->may_miss) return fields_number(in, f->name, 0, false, DBL_MAX, to, err);
 	if (!fields_get(in, f->name)) {
 		*to = NAN;
 		return STATUS_OK;
@@ -255,7 +260,7 @@ static enum status read_real(const struct fields *in, const struct field *f, dou
 static enum status read_field(const struct fields *in, const struct field *f, void *to, struct error *err)
 {
 	char section[128];
-	if (!json_object_get(in->object, f->name)) return fields_need(in, f->name, "a value", err);
+	if (!json_object_get(in->object, f->name)) return f->may_miss ? STATUS_OK : fields_need(in, f->name, "a value", err);
 	switch (f->type) {
 	case FIELD_TEXT: return read_text(in, f, to, err);
 	case FIELD_INT:

@@ -51,7 +51,7 @@ void shapes_of(struct shapes *out, const struct model_config *config, const stru
 	add_families(out, config, degree);
 	if (gdn < config->layers)
 		out->attention = (struct shape_attention){.layers = config->layers - gdn, .q_heads = degree->q_heads, .kv_heads = degree->kv_heads,
-		                                          .kv_replicated = degree->kv_replicated, .head_dim = config->head_dim};
+		                                          .kv_replicated = degree->kv_replicated, .head_dim = config->head_dim, .softcap = config->attn_softcap};
 	if (gdn) out->gdn = gdn_of(config, degree, gdn);
 	if (config->moe.layers) out->moe = moe_of(config, degree->world_size);
 }

@@ -26,6 +26,7 @@ struct shape_family {
 struct shape_attention {
 	int layers; /* 0: none */
 	int q_heads, kv_heads, kv_replicated, head_dim; /* local */
+	float softcap; /* of scores; 0: none */
 };
 
 struct shape_gdn {

@@ -139,7 +139,7 @@ enum status trial_issue_attention(struct trial *t, struct error *err)
 	const struct attention_problem *a = &t->problem->attention;
 	const struct attention_args args = {.q = tensor_view(t->device_x, t->activation, TENSOR_SHARDED, a->rows, a->q_heads * a->head_dim),
 	                                    .out = tensor_view(trial_output(t), t->activation, TENSOR_SHARDED, a->rows, a->q_heads * a->head_dim), .q_heads = a->q_heads,
-	                                    .cache = &t->cache, .rows = &t->rows, .scale = 1 / sqrtf((float)a->head_dim)};
+	                                    .cache = &t->cache, .rows = &t->rows, .scale = 1 / sqrtf((float)a->head_dim), .softcap = (float)a->softcap};
 	return OP(t->bench->stream, attention, &args, err);
 }
 
@@ -155,6 +155,7 @@ static void attention_head(struct trial *t, int r, int c, double *score)
 	double most = -INFINITY, sum = 0, *out = t->samples.reference + (size_t)r * (size_t)t->samples.cols + (size_t)c;
 	for (int p = 0; p < keys; p++) {
 		score[p] = trial_dot(q, k + (size_t)p * cols, 0, a->head_dim) / sqrt(a->head_dim);
+		if (a->softcap > 0) score[p] = a->softcap * tanh(score[p] / a->softcap);
 		if (score[p] > most) most = score[p];
 	}
 	for (int d = 0; d < a->head_dim; d++) out[d] = 0;

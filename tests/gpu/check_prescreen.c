@@ -247,6 +247,34 @@ static void check_attention_launches(struct gpu_check *c, struct bench *bench, c
 	gpu_case_end(c);
 }
 
+/* Of scores with a cap the rules allow what the op takes when it is preferred. */
+static void check_attention_capped(struct gpu_check *c, struct bench *bench, const struct target *target, const struct result_problem *p)
+{
+	const struct attention_key key = problem_attention_key(&p->attention);
+	const struct attention_shape shape = {.q_heads = key.q_heads, .kv_heads = key.kv_heads, .head_dim = key.head_dim, .block_tokens = 64, .prefill = key.prefill,
+	                                      .dtype = key.dtype, .softcap = p->attention.softcap};
+	struct variant list[16];
+	struct trial trial = {0};
+	gpu_case(c, key.dtype, FILL_RANDOM, "soft cap of attention, %s", p->phase);
+	gpu_ok(c, trial_open_unchecked(&trial, bench, NULL, NULL, p, &c->err));
+	const int count = c->case_failed ? 0 : c->ops->attention_variants(c->stream, &key, list, 16);
+	for (int i = 1; i < count; i++) {
+		const struct attention_preference preference = {.key = key, .m_low = key.m, .m_high = key.m, .variant = list[i]};
+		struct verdict v;
+		int id = 0;
+		while (id < ATTENTION_COUNT && strcmp(attention_name((enum attention_id)id), list[i].kernel) != 0) id++;
+		if (id == ATTENTION_COUNT) continue; /* a library's: nobody here knows its rules */
+		gpu_ok(c, c->ops->attention_prefer(c->stream, &preference, 1, &c->err));
+		attention_judge(&v, target, (enum attention_id)id, &shape);
+		if (v.kind == VERDICT_LEGAL) gpu_ok(c, trial_issue(&trial, 0, &c->err));
+		else gpu_refused(c, STATUS_UNSUPPORTED, trial_issue(&trial, 0, &c->err));
+		c->compared++;
+	}
+	gpu_ok(c, c->ops->attention_prefer(c->stream, NULL, 0, &c->err));
+	trial_close(&trial);
+	gpu_case_end(c);
+}
+
 void gpu_check_prescreen(struct gpu_check *c)
 {
 	static const struct { enum linear_use use; int n, k, m; } linears[] = {
@@ -270,10 +298,16 @@ void gpu_check_prescreen(struct gpu_check *c)
 		}
 		check_attention_in(c, &bench, &config, &place);
 		check_blocks(c, &bench, &place);
-		struct result_problem decode = {.op = PROBLEM_ATTENTION, .phase = "decode", .attention = {dtype, 8, 4, 16, 3, 70, 64, false}, .place = &place, .places = 1};
-		struct result_problem prefill = {.op = PROBLEM_ATTENTION, .phase = "prefill", .attention = {dtype, 8, 4, 16, 40, 40, 64, true}, .place = &place, .places = 1};
+		struct result_problem decode = {.op = PROBLEM_ATTENTION, .phase = "decode", .attention = {dtype, 8, 4, 16, 3, 70, 64, false, 0}, .place = &place, .places = 1};
+		struct result_problem prefill = {.op = PROBLEM_ATTENTION, .phase = "prefill", .attention = {dtype, 8, 4, 16, 40, 40, 64, true, 0}, .place = &place, .places = 1};
 		check_problem(c, &bench, &decode);
 		check_problem(c, &bench, &prefill);
+		decode.attention.softcap = prefill.attention.softcap = 0.25; /* low enough that a reference without one is another */
+		check_problem(c, &bench, &decode);
+		check_problem(c, &bench, &prefill);
+		check_attention_capped(c, &bench, &target, &decode);
+		check_attention_capped(c, &bench, &target, &prefill);
+		decode.attention.softcap = prefill.attention.softcap = 0;
 		check_attention_rules(c, dtype, &target);
 		for (size_t i = 0; i < sizeof dims / sizeof *dims; i++) {
 			decode.attention.head_dim = prefill.attention.head_dim = dims[i];

@@ -81,6 +81,25 @@ static void test_table(void **state)
 	}
 }
 
+/* Gemma 2 caps its scores, and not every kernel does. */
+static void test_softcap(void **state)
+{
+	(void)state;
+	static const struct {
+		enum attention_id kernel;
+		bool prefill, capped;
+	} rows[] = {{ATTENTION_DECODE_TENSOR, false, false}, {ATTENTION_DECODE, false, true}, {ATTENTION_PREFILL_WIDE, true, false}, {ATTENTION_PREFILL_TENSOR, true, true},
+	            {ATTENTION_TILE, true, true}};
+	assert_int_equal(COUNT(rows), ATTENTION_COUNT);
+	for (size_t i = 0; i < COUNT(rows); i++) {
+		struct attention_shape shape = {.q_heads = 16, .kv_heads = 8, .head_dim = 256, .block_tokens = 64, .prefill = rows[i].prefill, .dtype = DTYPE_BF16};
+		expect(target_find("h200"), rows[i].kernel, &shape, VERDICT_LEGAL, "all", "");
+		shape.softcap = 50;
+		if (rows[i].capped) expect(target_find("h200"), rows[i].kernel, &shape, VERDICT_LEGAL, "all", "");
+		else expect(target_find("h200"), rows[i].kernel, &shape, VERDICT_ILLEGAL, "soft cap", "scores are capped at 50, which it cannot do");
+	}
+}
+
 static struct target parsed(const char *change)
 {
 	static const char base[] = "{\"name\":\"x\",\"wave\":32,\"max_threads\":1024,\"shared_bytes\":233472,\"align_bytes\":16,\"sm\":90,\"kernels\":[],"
@@ -154,6 +173,6 @@ static void test_errors(void **state)
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = {cmocka_unit_test(test_table), cmocka_unit_test(test_described), cmocka_unit_test(test_errors)};
+	const struct CMUnitTest tests[] = {cmocka_unit_test(test_table), cmocka_unit_test(test_softcap), cmocka_unit_test(test_described), cmocka_unit_test(test_errors)};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

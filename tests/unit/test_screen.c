@@ -484,6 +484,29 @@ static void test_blocks(void **state)
 	like.moe.use = LINEAR_USE_ACCUMULATE, like.moe.inner = 768;
 	assert_non_null(results_find(&r, &like)); /* one rank adds */
 	results_fini(&r);
+	/* Capped scores are another problem, in the file too. */
+	load("tests/golden/gemma2");
+	const struct problem_choice attention = {.degrees = degrees, .degree_count = 1, .decode = true, .rows = rows, .row_count = 1, .contexts = degrees, .context_count = 1, .families = "attention"};
+	assert_int_equal(problems_make(&r, &config, device_find("cpu"), &attention, &err), STATUS_OK);
+	assert_int_equal(r.problems, 1);
+	assert_true(r.problem[0].attention.softcap == 3);
+	like = r.problem[0];
+	like.attention.softcap = 0;
+	assert_null(results_find(&r, &like));
+	r.threads = 1;
+	json_t *file = results_json(&r);
+	char *text = json_dumps(file, JSON_COMPACT);
+	struct results back;
+	assert_non_null(strstr(text, "\"prefill\":false,\"softcap\":3.0"));
+	assert_int_equal(results_parse(&back, text, strlen(text), "x.json", &err), STATUS_OK);
+	assert_non_null(results_find(&back, &r.problem[0]));
+	results_fini(&back);
+	memcpy(strstr(text, "3.0}"), "-30", 3);
+	assert_int_equal(results_parse(&back, text, strlen(text), "x.json", &err), STATUS_BAD_INPUT);
+	assert_non_null(strstr(err.text, "softcap: expected a number from 0"));
+	free(text);
+	json_decref(file);
+	results_fini(&r);
 }
 
 /* ---- the file */

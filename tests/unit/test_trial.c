@@ -239,8 +239,34 @@ static void test_added(void **state)
 	close_place(&place);
 }
 
+/* A cap is the op's and the reference's: both give something else than without. */
+static void test_softcap(void **state)
+{
+	(void)state;
+	static const double caps[] = {0, 0.25};
+	struct place place;
+	config = (struct model_config){.model_type = "x", .hidden_size = 64, .intermediate_size = 192, .layers = 2, .q_heads = 4, .kv_heads = 2, .head_dim = 16, .vocab_size = 512, .max_position = 256,
+	                               .rms_eps = 1e-5f, .rotary_dim = 16, .dtype = DTYPE_F32};
+	open_place(&place);
+	for (int prefill = 0; prefill < 2; prefill++) {
+		struct result_check check[2];
+		for (int i = 0; i < 2; i++) {
+			const struct result_problem p = {.op = PROBLEM_ATTENTION, .phase = "decode", .place = &place.where, .places = 1,
+			                                 .attention = {DTYPE_F32, 4, 2, 16, prefill ? 40 : 3, 40, device_kv_block_tokens(place.bench.ops), prefill, caps[i]}};
+			struct trial trial;
+			struct error err = {0};
+			if (trial_open(&trial, &place.bench, NULL, NULL, &p, &err) != STATUS_OK) fail_msg("%s", err.text);
+			check[i] = run(&trial);
+			if (!is_within(&check[i]) || !check[i].referenced) fail_msg("cap %g: L2 %g of %g", caps[i], check[i].error.l2, check[i].bound.l2);
+			trial_close(&trial);
+		}
+		assert_string_not_equal(check[0].hash, check[1].hash);
+	}
+	close_place(&place);
+}
+
 int main(void)
 {
-	const struct CMUnitTest tests[] = {cmocka_unit_test(test_attention_in), cmocka_unit_test(test_blocks), cmocka_unit_test(test_added)};
+	const struct CMUnitTest tests[] = {cmocka_unit_test(test_attention_in), cmocka_unit_test(test_blocks), cmocka_unit_test(test_softcap), cmocka_unit_test(test_added)};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
