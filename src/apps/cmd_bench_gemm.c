@@ -2,7 +2,7 @@
  * at each world size, with that rank's share of the threads.
  *
  * One rank runs alone, so its share of the memory bandwidth is better than in a step. Copies of the weights are used in turn, more
- * of them than the caches hold. Values are invented; their cost does not depend on them.
+ * of them than the caches hold, where half of the free memory has room for so many. Values are invented; their cost does not depend on them.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -94,10 +94,11 @@ static enum status make_linear(struct bench *b, struct linear *l, const struct p
 	size_t slots = l->row_parallel ? (size_t)l->split.spans : 1, rows = (size_t)b->max_rows;
 	TRY(ops->alloc(b->device, rows * (size_t)k * 4, MEM_WORKSPACE, "activations", &l->x, err));
 	TRY(ops->alloc(b->device, slots * rows * (size_t)n * 4, MEM_WORKSPACE, "activations", &l->y, err));
-	size_t bytes = ops->linear_bytes(b->config.dtype, n, k);
-	int copies = (int)(ROTATE_BYTES / bytes) + 1;
+	const size_t bytes = ops->linear_bytes(b->config.dtype, n, k), half = ops->free_bytes(b->device) / 2;
+	size_t copies = ROTATE_BYTES / bytes + 1;
+	if (copies > half / bytes) copies = half / bytes ? half / bytes : 1;
 	if (copies > ROTATE_MAX) copies = ROTATE_MAX;
-	while (l->copies < copies) {
+	while (l->copies < (int)copies) {
 		struct linear_weight *w = &l->copy[l->copies];
 		*w = (struct linear_weight){.dtype = b->config.dtype, .n = n, .k = k};
 		TRY(ops->alloc(b->device, bytes, MEM_SHARDED, f->family, &w->data, err));
@@ -110,9 +111,10 @@ static enum status make_linear(struct bench *b, struct linear *l, const struct p
 static enum status time_linear(struct bench *b, struct linear *l, int rows, double *us, struct error *err)
 {
 	int repeat = b->settings->repeat, n = l->copy[0].n, k = l->copy[0].k;
-	struct linear_args args = {.x = tensor_view(l->x, DTYPE_F32, l->row_parallel ? TENSOR_SHARDED : TENSOR_REPLICATED, rows, k),
+	const enum dtype activation = device_activation(b->fleet.ops, b->config.dtype);
+	struct linear_args args = {.x = tensor_view(l->x, activation, l->row_parallel ? TENSOR_SHARDED : TENSOR_REPLICATED, rows, k),
 	                           .split = l->row_parallel ? &l->split : NULL,
-	                           .y = tensor_view(l->y, DTYPE_F32, l->row_parallel ? TENSOR_PARTIAL : TENSOR_SHARDED, rows, n)};
+	                           .y = tensor_view(l->y, activation, l->row_parallel ? TENSOR_PARTIAL : TENSOR_SHARDED, rows, n)};
 	if (l->row_parallel) args.y.slots = l->split.spans;
 	for (int run = -1; run < repeat; run++) {
 		args.weight = &l->copy[l->next++ % l->copies]; /* the one that was used or filled longest ago */

@@ -191,6 +191,13 @@ for kernel in tile gemv_strided; do
 done
 refuses "whitelist of another device" 3 "measured with device '$device'" run "$bf16" --tp "${degrees##* }" --tokens 1 --json --whitelist "$work/tile.json"
 
+# The linears alone, in the types that a step has.
+for folder in "$f32" "$golden/llama-head-dim"; do
+	name="bench gemm $(json "$folder/config.json" dtype || json "$folder/config.json" torch_dtype)"
+	succeeds "$name" 120 bench gemm "$folder" --device "$device" --tp 1,2 --rows 1,16 --repeat 1 --json &&
+		equal "$name" linears "$(grep -o '"family"' "$out" | wc -l)" "$(grep -o '"us":[0-9]' "$out" | wc -l)"
+done
+
 # Quantised weights are refused by name.
 if [ -n "${GGUF:-}" ]; then refuses "quantised weights" 3 "not quantised" run "$GGUF" --device "$device" --tokens 1; fi
 
