@@ -307,6 +307,21 @@ static enum status choose_ways(struct bench *b, struct error *err)
 	return STATUS_OK;
 }
 
+/* All ranks together, where they draw on one memory: residual, norm and two halves of scratch, and a slice of one where there are more than two. */
+static enum status check_room(struct bench *b, struct error *err)
+{
+	const struct device_ops *ops = b->fleet.ops;
+	struct device *device;
+	double elements = 0;
+	if (!ops->one_memory) return STATUS_OK; /* each device refuses what it has no room for */
+	for (int i = 0; i < b->shape_count; i++)
+		if ((double)b->max_rows * b->shapes[i].cols > elements) elements = (double)b->max_rows * b->shapes[i].cols;
+	TRY(ops->open(&device, &b->fleet.options[0], err));
+	enum status st = measure_room(device, elements * sizeof(float) * (4 * b->settings->tp + 1), "bench collective", "fewer --rows, --hidden or --tp", err);
+	ops->close(device);
+	return st;
+}
+
 static double payload_bytes(const struct bench *b, const struct shape *s)
 {
 	return (double)s->rows * s->cols * (double)dtype_bytes(b->dtype);
@@ -370,6 +385,7 @@ enum status cmd_bench_collective(const struct settings *settings, struct error *
 	TRY(fleet_init(&b.fleet, settings, settings->tp, err));
 	TRY_GOTO(make_shapes(&b, err), end);
 	TRY_GOTO(choose_ways(&b, err), end);
+	TRY_GOTO(check_room(&b, err), end);
 	st = run_ways(&b, err);
 	if (st == STATUS_OK) st = settings->json ? print_json(&b, err) : print_table(&b, err);
 end:

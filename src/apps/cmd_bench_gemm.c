@@ -81,16 +81,20 @@ static enum status fill_weight(struct bench *b, const struct linear_weight *w, s
 	return st;
 }
 
+static struct sum_split split_of(const struct bench *b, int world_size)
+{
+	struct sum_split split = {.tree_leaves = shard_tree_leaves(&b->config)};
+	split.leaves = split.tree_leaves / world_size;
+	split.spans = sumtree_spans(split.tree_leaves, 0, split.leaves, split.span);
+	return split;
+}
+
 static enum status make_linear(struct bench *b, struct linear *l, const struct plan_family *f, int world_size, struct error *err)
 {
 	const struct device_ops *ops = b->fleet.ops;
 	int n = (int)f->local_n, k = (int)f->local_k;
 	*l = (struct linear){.row_parallel = !strcmp(f->kind, "row")};
-	if (l->row_parallel) {
-		l->split = (struct sum_split){.tree_leaves = shard_tree_leaves(&b->config)};
-		l->split.leaves = l->split.tree_leaves / world_size;
-		l->split.spans = sumtree_spans(l->split.tree_leaves, 0, l->split.leaves, l->split.span);
-	}
+	if (l->row_parallel) l->split = split_of(b, world_size);
 	size_t slots = l->row_parallel ? (size_t)l->split.spans : 1, rows = (size_t)b->max_rows;
 	TRY(ops->alloc(b->device, rows * (size_t)k * 4, MEM_WORKSPACE, "activations", &l->x, err));
 	TRY(ops->alloc(b->device, slots * rows * (size_t)n * 4, MEM_WORKSPACE, "activations", &l->y, err));
@@ -157,6 +161,13 @@ end:
 	return st;
 }
 
+/* Of one linear: its inputs, and as much of the stream's workspace; its outputs; one copy of its weights. */
+static double bytes_of(const struct bench *b, const struct plan_family *f, int world_size)
+{
+	const double rows = b->max_rows, n = (double)f->local_n, k = (double)f->local_k, slots = strcmp(f->kind, "row") ? 1 : split_of(b, world_size).spans;
+	return rows * k * 8 + slots * rows * n * 4 + (double)b->fleet.ops->linear_bytes(b->config.dtype, (int)f->local_n, (int)f->local_k);
+}
+
 static enum status open_rank(struct bench *b, const struct plan_degree *degree, struct error *err)
 {
 	struct stream_options stream = {.max_rows = b->max_rows, .max_q_heads = degree->q_heads, .max_head_dim = b->config.head_dim, .max_context = 64};
@@ -171,6 +182,9 @@ static enum status open_rank(struct bench *b, const struct plan_degree *degree, 
 	TRY(fleet_init(&b->fleet, b->settings, degree->world_size, err));
 	TRY(b->fleet.ops->open(&b->device, &b->fleet.options[0], err));
 	snprintf(b->isa, sizeof b->isa, "%s", b->fleet.ops->flavour(b->device));
+	for (int i = 0; i < degree->families; i++)
+		if (measured(&degree->family[i]))
+			TRY(measure_room(b->device, bytes_of(b, &degree->family[i], degree->world_size), degree->family[i].family, "fewer --rows or a larger --tp", err));
 	return b->fleet.ops->stream_create(b->device, &stream, &b->stream, err);
 }
 

@@ -44,6 +44,15 @@ static uint64_t deadline(const struct bench *b)
 	return clock_deadline_ms((uint64_t)b->timeout_ms);
 }
 
+/* On a machine that overcommits, lack of memory would show as a killed process. `times`: as much again is taken elsewhere on the host. */
+static enum status check_room(const struct bench *b, size_t bytes, size_t times, const char *what, struct error *err)
+{
+	const size_t left = b->ops->one_memory ? b->ops->free_bytes(b->device) : SIZE_MAX;
+	if (bytes <= left / times) return STATUS_OK;
+	return FAIL(err, NO_ROOM, "%s: %.1f GiB are needed, %.1f GiB are free; use fewer --rows or --contexts, or a larger --tp", what,
+	            (double)bytes * (double)times / 0x1p30, (double)left / 0x1p30);
+}
+
 enum status trial_weights_open(struct trial_weights *out, struct bench *bench, enum dtype dtype, int n, int k, struct error *err)
 {
 	const struct device_ops *ops = bench->ops;
@@ -52,6 +61,7 @@ enum status trial_weights_open(struct trial_weights *out, struct bench *bench, e
 	size_t copies = bench->rotate_bytes ? bench->rotate_bytes / bytes + 2 : 1;
 	if (copies > TRIAL_MAX_COPIES) copies = TRIAL_MAX_COPIES;
 	enum status st;
+	TRY_GOTO(check_room(bench, copies * step, 1, "prescreen: weights", err), fail);
 	TRY_GOTO(source_open_random(&out->source, WEIGHT_SEED, dtype, err), fail);
 	TRY_GOTO(source_find(out->source, "prescreen.weight", 2, n, k, &out->tensor, err), fail);
 	TRY_GOTO(ops->alloc(bench->device, copies * step, MEM_SHARDED, "prescreen: weights", &out->memory, err), fail);
@@ -82,6 +92,7 @@ void trial_weights_close(struct trial_weights *w)
 enum status trial_take(struct trial *t, size_t bytes, const char *what, void **out, struct error *err)
 {
 	assert(t->allocations < TRIAL_ALLOCATIONS);
+	TRY(check_room(t->bench, bytes, 2, what, err));
 	TRY(t->bench->ops->alloc(t->bench->device, bytes ? bytes : 1, MEM_WORKSPACE, what, out, err));
 	t->allocation[t->allocations++] = *out;
 	return STATUS_OK;

@@ -16,6 +16,7 @@ refuses "context longer than the model's" 2 'context' run "$m" --tokens 1 --cont
 refuses "text without a tokenizer" 3 'tokenizer.json' run "$m" -p hello
 refuses "prompt file missing" 3 'tokenizer.json|nofile' run "$m" --prompt-file "$work/nofile"
 refuses "--out in a folder that is missing" 3 'nofolder' logits "$m" --tokens 1 --out "$work/nofolder/f"
+refuses "an all-reduce larger than the machine" 4 'bench collective: .* GiB are needed' bench collective --tp 2 --rows 65536 --hidden 1048576
 refuses "heads not divisible" 3 'tp|TP|world|degree' run "$golden/llama-9-heads" --tokens 1 --tp 2 --json
 refuses "more ranks than heads" 3 'tp|TP|world|degree' run "$m" --tokens 1 --tp 16 --json
 refuses "heads not divisible, logits" 3 'tp|TP|world|degree' logits "$golden/llama-12-heads" --tokens 1 --tp 8

@@ -265,8 +265,24 @@ static void test_softcap(void **state)
 	close_place(&place);
 }
 
+/* More than the machine has is refused before it is taken. */
+static void test_no_room(void **state)
+{
+	(void)state;
+	struct place place;
+	struct error err = {0};
+	void *out = NULL;
+	open_place(&place);
+	struct trial trial = {.bench = &place.bench};
+	assert_int_equal(trial_take(&trial, (size_t)1 << 52, "prescreen: cache", &out, &err), STATUS_NO_ROOM);
+	assert_non_null(strstr(err.text, "prescreen: cache: 8388608.0 GiB are needed"));
+	assert_int_equal(trial.allocations, 0);
+	close_place(&place);
+}
+
 int main(void)
 {
-	const struct CMUnitTest tests[] = {cmocka_unit_test(test_attention_in), cmocka_unit_test(test_blocks), cmocka_unit_test(test_softcap), cmocka_unit_test(test_added)};
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_attention_in), cmocka_unit_test(test_blocks), cmocka_unit_test(test_softcap), cmocka_unit_test(test_no_room), cmocka_unit_test(test_added)};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
