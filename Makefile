@@ -272,23 +272,30 @@ $(BUILD)/install/pages: $(BUILD)/tandem
 	$< --man >$@
 
 VERSION = $(shell sed -n 's/^\#define TANDEM_VERSION "\(.*\)"/\1/p' include/tandem.h)
-FILL = sed -e 's|@PREFIX@|$(PREFIX)|g; s|@LIBDIR@|$(LIBDIR)|g; s|@VERSION@|$(VERSION)|g; s|@REQUIRES@|$(LIB_PKGS)|g'
+# Paths for the shell, and text for sed between bars, whatever characters they have.
+path = '$(subst ','\'',$(DESTDIR)$(1))'
+text = $(subst ','\'',$(subst |,\|,$(subst &,\&,$(subst \,\\,$(1)))))
+FILL = sed -e 's|@PREFIX@|$(call text,$(PREFIX))|g; s|@LIBDIR@|$(call text,$(LIBDIR))|g; s|@VERSION@|$(VERSION)|g; s|@REQUIRES@|$(LIB_PKGS)|g'
+BLANK := $(subst ,, )
+COMMAND = $(call path,$(PREFIX)/bin/tandem)
+MAN1 = $(call path,$(MANDIR)/man1)
 
 install: $(BUILD)/tandem $(BUILD)/install/libtandem.a $(BUILD)/install/pages ## command, library, header, manual, completion, systemd unit to $(DESTDIR)$(PREFIX)
-	install -D -m 755 $(BUILD)/tandem $(DESTDIR)$(PREFIX)/bin/tandem
-	install -D -m 644 $(BUILD)/install/libtandem.a $(DESTDIR)$(LIBDIR)/libtandem.a
-	install -D -m 644 include/tandem.h $(DESTDIR)$(PREFIX)/include/tandem.h
-	install -d $(DESTDIR)$(LIBDIR)/pkgconfig $(DESTDIR)$(MANDIR)/man1 $(DESTDIR)$(UNITDIR)
-	$(FILL) contrib/tandem.pc.in >$(DESTDIR)$(LIBDIR)/pkgconfig/tandem.pc
-	$(FILL) contrib/tandem.service >$(DESTDIR)$(UNITDIR)/tandem.service
-	chmod 644 $(DESTDIR)$(LIBDIR)/pkgconfig/tandem.pc $(DESTDIR)$(UNITDIR)/tandem.service
-	install -m 644 $(BUILD)/install/*.1 $(DESTDIR)$(MANDIR)/man1
-	install -D -m 644 $(BUILD)/install/tandem.bash $(DESTDIR)$(COMPLETIONDIR)/tandem
+	install -D -m 755 $(BUILD)/tandem $(COMMAND)
+	install -D -m 644 $(BUILD)/install/libtandem.a $(call path,$(LIBDIR)/libtandem.a)
+	install -D -m 644 include/tandem.h $(call path,$(PREFIX)/include/tandem.h)
+	install -d $(call path,$(LIBDIR)/pkgconfig) $(MAN1) $(call path,$(UNITDIR))
+	$(FILL) contrib/tandem.pc.in >$(call path,$(LIBDIR)/pkgconfig/tandem.pc)
+	sed -e 's|@PREFIX@|$(call text,$(subst $(BLANK),\x20,$(PREFIX)))|g' contrib/tandem.service >$(call path,$(UNITDIR)/tandem.service)
+	chmod 644 $(call path,$(LIBDIR)/pkgconfig/tandem.pc) $(call path,$(UNITDIR)/tandem.service)
+	for page in $$(cat $(BUILD)/install/pages); do install -m 644 $(BUILD)/install/$$page.1 $(MAN1) || exit 1; done
+	install -D -m 644 $(BUILD)/install/tandem.bash $(call path,$(COMPLETIONDIR)/tandem)
 
+# The command that is there knows which pages came with it.
 uninstall: ## removes what install put there, and nothing else
-	rm -f $(DESTDIR)$(PREFIX)/bin/tandem $(DESTDIR)$(LIBDIR)/libtandem.a $(DESTDIR)$(PREFIX)/include/tandem.h
-	rm -f $(DESTDIR)$(LIBDIR)/pkgconfig/tandem.pc $(DESTDIR)$(UNITDIR)/tandem.service $(DESTDIR)$(COMPLETIONDIR)/tandem
-	rm -f $(DESTDIR)$(MANDIR)/man1/tandem.1 $(DESTDIR)$(MANDIR)/man1/tandem-*.1
+	if [ -x $(COMMAND) ]; then for page in $$($(COMMAND) --man); do rm -f $(MAN1)/$$page.1; done; fi
+	rm -f $(COMMAND) $(call path,$(LIBDIR)/libtandem.a) $(call path,$(PREFIX)/include/tandem.h)
+	rm -f $(call path,$(LIBDIR)/pkgconfig/tandem.pc) $(call path,$(UNITDIR)/tandem.service) $(call path,$(COMPLETIONDIR)/tandem)
 
 clean: ## remove build/
 	rm -rf build

@@ -115,6 +115,23 @@ else
 	skip "systemd-analyze verify" "not installed"
 fi
 
+echo other >"$installed/share/man/man1/tandem-bicycle.1"
 check "make uninstall" install uninstall
-equal "uninstall leaves what is not ours" "rest" "$(cd "$root" && find . -type f)" ".$prefix/lib/libother.a"
+equal "uninstall leaves what is not ours" "rest" "$(cd "$root" && find . -type f | sort | tr '\n' ' ')" ".$prefix/lib/libother.a .$prefix/share/man/man1/tandem-bicycle.1 "
+check "make uninstall, of nothing" install uninstall
+
+# A blank, and what the shell and sed take for something else: nothing beside the prefix is touched, and what is installed works.
+prefix="/opt/s p'&x" installed="$root/opt/s p'&x"
+mkdir -p "$root/opt"
+echo other >"$root/opt/s"
+check "make install, a blank in the prefix" install install
+check "the installed command runs, a blank in the prefix" "$installed/bin/tandem" --version
+equal "pkg-config, a blank in the prefix" "flags" "$(PKG_CONFIG_PATH=$installed/lib/pkgconfig pkg-config --variable=prefix tandem)" "$prefix"
+sed "s|^prefix=.*|prefix=$root/opt/s p|; s|^libdir=.*|libdir=$root/opt/s p/lib|" "$installed/lib/pkgconfig/tandem.pc" >"$work/tandem.pc"
+flags=$(PKG_CONFIG_PATH=$work pkg-config --cflags --libs tandem)
+case $flags in *"/s\\ p/include"*) ok "flags, a blank in the prefix" ;; *) not_ok "flags, a blank in the prefix" "$flags" ;; esac
+grep -q "^ExecStart=/opt/s.x20p'&x/bin/tandem serve " "$installed/lib/systemd/system/tandem.service" && ok "the unit, a blank in the prefix" ||
+	not_ok "the unit, a blank in the prefix" "$(grep ExecStart "$installed/lib/systemd/system/tandem.service")"
+check "make uninstall, a blank in the prefix" install uninstall
+equal "uninstall, a blank in the prefix" "rest" "$(cd "$root" && find . -type f ! -path ".*/tandem-bicycle.1" | sort | tr '\n' ' ')" "./opt/s ./opt/tandem/lib/libother.a "
 finish
