@@ -96,14 +96,29 @@ end:
 	return st;
 }
 
-static enum status unknown_command(const char *name, struct error *err)
+/* The one of all commands that `name` ("bench gem") may mean, or NULL. */
+static const char *near_command(const char *name)
 {
+	for (int i = 0; i < COMMAND_COUNT; i++)
+		if (edit_near(name, command_table[i].name)) return command_table[i].name;
+	return NULL;
+}
+
+static enum status unknown_command(int argc, char **argv, struct error *err)
+{
+	const char *name = argv[0], *near;
 	bool family = false;
 	for (int i = 0; i < COMMAND_COUNT; i++) family |= in_family(&command_table[i], name);
+	if (family && argc > 1 && argv[1][0] != '-') {
+		char pair[80];
+		snprintf(pair, sizeof pair, "%.30s %.40s", name, argv[1]);
+		near = near_command(pair);
+		if (near) return FAIL(err, USAGE, "%s: unknown command; did you mean %s? See tandem %s --help", pair, near, name);
+		return FAIL(err, USAGE, "%s: unknown command; see tandem %s --help", pair, name);
+	}
 	if (family) return FAIL(err, USAGE, "%s: what to do is missing; see tandem %s --help", name, name);
-	for (int i = 0; i < COMMAND_COUNT; i++)
-		if (edit_near(name, command_table[i].name))
-			return FAIL(err, USAGE, "%.40s: unknown command; did you mean %s? See tandem --help", name, command_table[i].name);
+	near = near_command(name);
+	if (near) return FAIL(err, USAGE, "%.40s: unknown command; did you mean %s? See tandem --help", name, near);
 	if (name[0] == '-') return FAIL(err, USAGE, "%.40s: options come after the command; see tandem --help", name);
 	return FAIL(err, USAGE, "%.40s: unknown command; see tandem --help", name);
 }
@@ -140,6 +155,8 @@ static enum status before_command(int argc, char **argv, bool *done, struct erro
 {
 	*done = true;
 	if (argc == 0) return FAIL(err, USAGE, "command: missing; see tandem --help");
+	if (argc > 1 && (is_help(argv[0]) || !strcmp(argv[0], "--version")))
+		return FAIL(err, USAGE, "'%.80s': one argument too many; see tandem --help, or tandem COMMAND --help", argv[argc - 1]);
 	if (is_help(argv[0])) return help_all(NULL, err);
 	if (!strcmp(argv[0], "--version")) return print_version(err);
 	if (!strcmp(argv[0], "--man") || !strcmp(argv[0], "--completion")) return print_manual(argc, argv, err);
@@ -197,7 +214,7 @@ int main(int argc, char **argv)
 	if (!done) {
 		int used = 0;
 		const struct command *command = find_command(argc - 1, argv + 1, &used);
-		st = command ? run_command(command, argc - 1 - used, argv + 1 + used, &err) : unknown_command(argv[1], &err);
+		st = command ? run_command(command, argc - 1 - used, argv + 1 + used, &err) : unknown_command(argc - 1, argv + 1, &err);
 	}
 	int failed = output_finish();
 	if (failed == EPIPE) return EXIT_PIPE;

@@ -12,6 +12,6 @@ enum status manual_page(const char *page, struct buf *out, struct error *err) NO
 /* A bash script that completes commands, options and the values that are choices or files. It needs no bash-completion package. */
 enum status completion_bash(struct buf *out, struct error *err) NODISCARD;
 
-#define EXIT_CODES_TEXT "0 ok, 2 usage, 3 bad input, 4 no room, 5 group aborted, 6 device fault, 130 interrupted"
+#define EXIT_CODES_TEXT "0 ok, 2 usage, 3 bad input, 4 no room, 5 group aborted, 6 device fault, 130 interrupted, 141 the reader of its output went away, 143 terminated"
 
 #endif

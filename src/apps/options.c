@@ -85,8 +85,8 @@ static const char *parse_whole(const char *value, double min, double max, int64_
 	errno = 0;
 	unsigned long long magnitude = strtoull(digits, NULL, 10);
 	if (errno) return "out of range";
-	double number = negative ? -(double)magnitude : (double)magnitude;
-	if (number < min || number > max) return "out of range";
+	const long double number = negative ? -(long double)magnitude : (long double)magnitude; /* exact, where a double rounds */
+	if (number < (long double)min || number > (long double)max) return "out of range";
 	*wide = magnitude;
 	*out = negative ? -(int64_t)magnitude : (int64_t)magnitude;
 	return NULL;

@@ -25,6 +25,14 @@ refuses "no command" 2 'command: missing'
 refuses "unknown command" 2 'serv.*unknown command' serv
 refuses "command that does not exist" 2 'screen: unknown command' screen x
 refuses "command with a typing error" 2 'did you mean run' rnu x
+refuses "bench of what is none" 2 'bench foo: unknown command; see tandem bench --help' bench foo
+refuses "bench with a typing error" 2 'bench gem: unknown command; did you mean bench gemm' bench gem x
+refuses "--version with an argument" 2 "'x': one argument too many" --version x
+refuses "--help with an argument" 2 "'x': one argument too many" --help x
+refuses "--seed above its maximum" 2 'out of range; give a whole number from 0 to 9007199254740992' run "$m" --tokens 1 --seed 9007199254740993
+for code in 141 143; do
+	grep -q "Exit codes: .*$code" "$work/help" && "$tandem" --man tandem-run | grep -q "$code" && ok "exit code $code is told" || not_ok "exit code $code is told" "it is not"
+done
 refuses "bench alone" 2 'tandem bench --help' bench
 refuses "model missing" 2 'MODEL is missing' run
 refuses "two models" 2 'too many' run a b

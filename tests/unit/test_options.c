@@ -152,6 +152,7 @@ static void refuses(void **state)
 	REFUSE("--tp '4x': not a number; give a whole number from 1 to 64", "--tp", "4x");
 	REFUSE("--tp '0x4': not a number; give a whole number from 1 to 64", "--tp", "0x4");
 	REFUSE("--tp '1.5': not a whole number; give a whole number from 1 to 64", "--tp", "1.5");
+	REFUSE("--seed '9007199254740993': out of range; give a whole number from 0 to 9007199254740992", "--seed", "9007199254740993");
 	REFUSE("--tp '1e1': not a whole number; give a whole number from 1 to 64", "--tp", "1e1");
 	REFUSE("--tp '0': out of range; give a whole number from 1 to 64", "--tp", "0");
 	REFUSE("--tp '-1': out of range; give a whole number from 1 to 64", "--tp", "-1");
