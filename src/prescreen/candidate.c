@@ -52,6 +52,12 @@ bool candidate_out_of_budget(const struct screen *s)
 	return s->options->budget_s > 0 && clock_seconds_since(s->started_ns) >= s->options->budget_s;
 }
 
+bool candidate_cut(struct screen *s)
+{
+	s->cut = s->cut || candidate_out_of_budget(s);
+	return s->cut;
+}
+
 PRINTF_LIKE(3, 4) static void reject(struct result_candidate *c, enum reason reason, const char *format, ...)
 {
 	va_list args;
@@ -362,6 +368,7 @@ static enum status time_candidate(struct screen *s, struct trial *t, struct resu
 	}
 	do {
 		TRY_GOTO(candidate_stopped(s, err), end);
+		if (candidate_cut(s)) goto end;
 		TRY_GOTO(time_pair(s, t, p, &side, &base_us, &us, err), end);
 		pairs_add(&s->pairs, base_us, us);
 	} while (!pairs_enough(&s->pairs, &s->rule) && s->pairs.count < s->rule.most &&
@@ -381,6 +388,7 @@ static enum status time_baseline(struct screen *s, struct trial *t, struct resul
 	s->pairs.count = 0;
 	for (int i = -1; i < BASELINE_PAIRS; i++) {
 		TRY(candidate_stopped(s, err));
+		if (candidate_cut(s)) return STATUS_OK;
 		TRY(time_pair(s, t, p, &s->baseline, &base_us, &us, err));
 		if (i >= 0) pairs_add(&s->pairs, base_us, us);
 	}
@@ -454,6 +462,7 @@ enum status candidate_run(struct screen *s, struct trial *t, struct result_probl
 		refuse(c, &why);
 		return still_alive(s, t, p, c, err);
 	}
+	if (s->cut) return STATUS_OK;
 	c->outcome = pairs_outcome(&c->timing, &s->rule);
 	if (c->outcome == OUTCOME_REJECT) reject(c, REASON_SLOW, "%.3f < %g", c->timing.speedup, s->rule.reject);
 	return STATUS_OK;

@@ -33,6 +33,7 @@ struct screen {
 	uint64_t started_ns;
 	double seconds_before; /* of the runs that this one goes on with */
 	int measured;
+	bool cut; /* the budget ended within the problem in work */
 	uint64_t chains_ns; /* when the first chain of this run began */
 	int chains_measured;
 	struct side baseline; /* of the problem in work */
@@ -47,6 +48,8 @@ enum status candidate_run(struct screen *s, struct trial *trial, struct result_p
 /* us of one replay of a graph. */
 enum status candidate_time_graph(struct screen *s, struct graph *graph, double *us, struct error *err) NODISCARD;
 bool candidate_out_of_budget(const struct screen *s);
+/* The same, within a problem: which is then cut off. */
+bool candidate_cut(struct screen *s);
 /* Drops what belongs to the problem in work. */
 void candidate_forget(struct screen *s);
 /* Whether a failure is the whole run's and not a candidate's: then `err` is told why. */

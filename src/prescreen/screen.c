@@ -157,11 +157,14 @@ static enum status screen_problem(struct screen *s, struct trial_weights *weight
 	TRY_GOTO(trial_open(&trial, &s->bench, weights, experts, p, err), end);
 	for (int i = 0; i < p->candidates; i++) {
 		TRY_GOTO(report(s, p, i, err), end);
-		TRY_GOTO(candidate_run(s, &trial, p, i, share_of_budget(s), err), end);
+		if (!candidate_cut(s)) TRY_GOTO(candidate_run(s, &trial, p, i, share_of_budget(s), err), end);
+		if (s->cut) goto end;
 		if (i == 0 && p->note[0]) break; /* nothing to compare, or the baseline itself fails */
 	}
 	p->done = true;
 end:
+	for (int i = 0; s->cut && i < p->candidates; i++) result_candidate_fini(&p->candidate[i]);
+	if (s->cut) p->candidates = 0, p->note[0] = 0; /* as one that was not reached */
 	candidate_forget(s);
 	trial_close(&trial);
 	return st;
@@ -198,7 +201,7 @@ static enum status screen_group(struct screen *s, int first, struct error *err)
 		struct result_problem *next = &r->problem[i];
 		if (next->done || (i > first && !shares_weights(&r->problem[first], next))) continue;
 		TRY_GOTO(screen_problem(s, weights, experts, next, err), end);
-		TRY_GOTO(finish_problem(s, err), end);
+		if (next->done) TRY_GOTO(finish_problem(s, err), end);
 	}
 end:
 	if (weights) trial_weights_close(weights);

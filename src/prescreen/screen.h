@@ -34,7 +34,7 @@ struct screen_options {
 	bool any_order;             /* candidates of another order of summation may enter the whitelist: they are confirmed too */
 	bool quick;                 /* fewer pairs, fewer repeats: for tests */
 	int64_t rotate_bytes;       /* -1: twice the device's last cache, at most 512 MiB; 0: one copy of the weights */
-	double budget_s;            /* of this run; 0: none. What it does not reach stays open */
+	double budget_s;            /* of this run; 0: none. It is asked between pairs; a problem that it cuts off stays open, as what it does not reach */
 	int timeout_ms;             /* of one wait for the device */
 	/* Any may be NULL. stop: is asked between pairs; true ends the run, which returns CANCELLED. save: after each problem. */
 	bool (*stop)(void *context);

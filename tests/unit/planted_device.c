@@ -85,7 +85,7 @@ static enum status compute(struct stream *stream, const struct linear_args *a, e
 		dead = planted.dies;
 		return FAIL(err, DEVICE_FAULT, "launch of illegal: invalid configuration");
 	}
-	spend_us(time_of(a, how, many));
+	spend_us(time_of(a, how, many) + planted.slow_us);
 	TRY(cpu->ops.linear(stream, a, err));
 	if (how == PLANTED_PART) *last = kept;
 	if (how == PLANTED_SPILL) last[1] = 1;

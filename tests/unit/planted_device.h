@@ -35,6 +35,7 @@ struct planted_state {
 	bool dies;                   /* a failed launch takes the device along: everything fails from then on */
 	bool no_kernels;             /* graph_kernels is left out: what ran is known by name only */
 	bool jealous;                /* FAST is slow wherever it is preferred for more than one problem */
+	unsigned slow_us;            /* a call takes so much longer */
 	bool eager;                  /* nothing is recorded, as on a CPU */
 };
 extern struct planted_state planted;

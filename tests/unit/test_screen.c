@@ -10,6 +10,7 @@
 #include <string.h>
 #include <cmocka.h>
 
+#include "base/clock.h"
 #include "base/rng.h"
 #include "prescreen/problems.h"
 #include "prescreen/screen.h"
@@ -347,6 +348,30 @@ static void test_budget(void **state)
 	results_fini(&r);
 }
 
+/* A problem takes seconds: it is cut off, not measured to its end. */
+static void test_budget_cuts(void **state)
+{
+	(void)state;
+	load(LLAMA);
+	struct error err = {0};
+	struct results r = two_problems();
+	struct screen_options options = options_for(planted_ops((struct planted_state){.eager = true, .slow_us = 10000}));
+	const uint64_t start = clock_ns();
+	options.budget_s = 0.3;
+	assert_int_equal(screen_run(&r, &options, &err), STATUS_OK);
+	const double seconds = clock_seconds_since(start);
+	if (seconds > 1.5) fail_msg("%.2f s of a budget of 0.3", seconds);
+	assert_true(planted.launched[0] > 1);
+	assert_false(r.complete || r.problem[0].done || r.problem[1].done);
+	assert_int_equal(r.problem[0].candidates, 0); /* half of them would be taken for all */
+	options.ops = planted_ops((struct planted_state){0});
+	options.budget_s = 0;
+	assert_int_equal(screen_run(&r, &options, &err), STATUS_OK);
+	assert_true(r.complete);
+	assert_int_equal(r.problem[0].candidates, PLANTED_COUNT);
+	results_fini(&r);
+}
+
 /* ---- pairs */
 
 static struct pairs pairs_of(double ratio, double noise, int n)
@@ -553,7 +578,8 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_planted), cmocka_unit_test(test_planted_eager), cmocka_unit_test(test_without_launch_list), cmocka_unit_test(test_static_first),
-		cmocka_unit_test(test_device_dies), cmocka_unit_test(test_resume), cmocka_unit_test(test_resume_refuses), cmocka_unit_test(test_budget), cmocka_unit_test(test_pairs),
+		cmocka_unit_test(test_device_dies), cmocka_unit_test(test_resume), cmocka_unit_test(test_resume_refuses), cmocka_unit_test(test_budget),
+		cmocka_unit_test(test_budget_cuts), cmocka_unit_test(test_pairs),
 		cmocka_unit_test(test_problems), cmocka_unit_test(test_blocks), cmocka_unit_test(test_file),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
