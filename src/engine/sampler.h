@@ -14,7 +14,7 @@
 #include "base/status.h"
 
 #define SAMPLER_MAX_LOGPROBS 20
-#define SAMPLER_MAX_BIAS 1e30 /* so that no sum with a logit, and none of several for one token, leaves what a float holds */
+#define SAMPLER_MAX_BIAS 1e30f /* so that no sum with a logit, and none of several for one token, leaves what a float holds */
 #define SAMPLER_MAX_BIASES 1000000
 #define SAMPLER_GREEDY_BELOW 1e-5 /* temperature: so near 0 that only the likeliest token could come */
 
