@@ -175,11 +175,11 @@ int rank_sample_adjusts(const struct rank_options *o)
 	return 1024 * rank_sample_rows(o);
 }
 
-/* Rank 0 samples, where the back end can and whole rows of logits come together there. */
+/* Rank 0 samples, where the back end can, such a vocabulary too, and whole rows of logits come together there. */
 static enum status prepare_sampler(struct rank *rank, struct error *err)
 {
 	const int rows = rank_sample_rows(&rank->options);
-	if (rank->index != 0 || !rank->device->vt->ops.sample || !rank_gathers_logits(rank)) return STATUS_OK;
+	if (rank->index != 0 || !rank->device->vt->ops.sample || rank->model->config.vocab_size > SAMPLE_MAX_COLS || !rank_gathers_logits(rank)) return STATUS_OK;
 	size_t bytes = device_sampler_bytes(rows, rank_sample_adjusts(&rank->options));
 	TRY(rank_alloc(rank, bytes, MEM_WORKSPACE, "sampling parameters", &rank->buffers.sample, err));
 	TRY(rank_alloc(rank, sample_scratch_bytes(rows), MEM_WORKSPACE, "sampling scratch", &rank->buffers.sample_scratch, err));
