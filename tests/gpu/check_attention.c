@@ -575,7 +575,7 @@ static void check_library(struct gpu_check *c, const struct shape *s, bool taken
 	struct graph *graph = NULL;
 	struct variant ran;
 	if (!library_listed(c, &want.key, &want.variant)) { /* it is there, but has no plan: the log says why */
-		printf("skip attention_cudnn: not listed for %d/%d x %d\n", s->q_heads, s->kv_heads, s->head_dim);
+		gpu_skip(c, "not listed for %d/%d x %d", s->q_heads, s->kv_heads, s->head_dim);
 		return;
 	}
 	gpu_case(c, s->dtype, FILL_RANDOM, "library: %d sequences, the first of %d rows, %d keys, %d/%d x %d, blocks of %d, window %d", s->seqs, s->rows[0], s->kv_len[0], s->q_heads,
@@ -606,7 +606,7 @@ void gpu_check_attention_cudnn(struct gpu_check *c)
 	struct variant variant;
 	check_all_pages(c);
 	if (!library_listed(c, &key, &variant)) {
-		printf("skip attention_cudnn: the library is not here, or has no plan\n");
+		gpu_skip(c, "the library is not here, or has no plan");
 		return;
 	}
 	for (enum dtype dtype = DTYPE_F16; dtype <= DTYPE_BF16; dtype++) {
@@ -723,7 +723,7 @@ void gpu_bench_attention_cudnn(struct gpu_check *c)
 		struct variant variant, ran;
 		bench_shape(c, s);
 		if (!library_listed(c, &key, &variant)) {
-			printf("skip attention_cudnn: not listed for %d/%d x %d\n", s->q_heads, s->kv_heads, s->head_dim);
+			gpu_skip(c, "not listed for %d/%d x %d", s->q_heads, s->kv_heads, s->head_dim);
 			continue;
 		}
 		c->variant = &variant;

@@ -190,22 +190,6 @@ static void check_large(struct gpu_check *c, int P)
 	}
 }
 
-/* The collective library with two ranks, where the bound on its rounding is simple. It must have been told not to use multicast. */
-static void check_library(struct gpu_check *c)
-{
-	static const enum dtype dtypes[] = {DTYPE_BF16, DTYPE_F32};
-	const char *multicast = getenv("NCCL_NVLS_ENABLE");
-	if (!GPU_COLLECTIVES_LIBRARY || !multicast || strcmp(multicast, "0") || device_count() < 2) {
-		printf("SKIP comm: xccl: %s\n", !GPU_COLLECTIVES_LIBRARY ? "no library for emulated devices" : device_count() < 2 ? "it wants two devices" :
-		       "NCCL_NVLS_ENABLE is not 0");
-		return;
-	}
-	for (int i = 0; i < 2; i++) {
-		const struct comm_options o = {.max_rows = 40, .cols = 100, .dtype = dtypes[i], .tree_leaves = 2, .transport = "xccl"};
-		sequence_case(c, 2, &o, 12);
-	}
-}
-
 /* ---- failures */
 
 #define SHORT_MS (GPU_EMULATED ? 1000 : 300)
@@ -411,6 +395,20 @@ void gpu_check_comm(struct gpu_check *c)
 		check_failures(c, worlds[i]);
 		if (!c->quick) check_large(c, worlds[i]);
 	}
-	check_library(c);
 	if (gpu_check_comm_emu) gpu_check_comm_emu(c);
+}
+
+/* The collective library with two ranks, where the bound on its rounding is simple. It must have been told not to use multicast. */
+void gpu_check_xccl(struct gpu_check *c)
+{
+	static const enum dtype dtypes[] = {DTYPE_BF16, DTYPE_F32};
+	const char *multicast = getenv("NCCL_NVLS_ENABLE");
+	if (!GPU_COLLECTIVES_LIBRARY) gpu_skip(c, "no library for emulated devices");
+	else if (device_count() < 2) gpu_skip(c, "it wants two devices");
+	else if (!multicast || strcmp(multicast, "0")) gpu_skip(c, "NCCL_NVLS_ENABLE is not 0");
+	else
+		for (int i = 0; i < 2; i++) {
+			const struct comm_options o = {.max_rows = 40, .cols = 100, .dtype = dtypes[i], .tree_leaves = 2, .transport = "xccl"};
+			sequence_case(c, 2, &o, 12);
+		}
 }
