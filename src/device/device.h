@@ -31,6 +31,7 @@ struct graph;
 	X(STATE, "state of sequences")       \
 	X(SCRATCH, "collective scratch")     \
 	X(WORKSPACE, "workspace")            \
+	X(GATHERED, "gathered logits")       /* workspace that peers write, as they do scratch */ \
 	X(RUNTIME, "runtime and context") /* of a GPU: what its memory holds besides, other processes' included */
 
 enum mem_tag {

@@ -231,9 +231,49 @@ static void test_head(void **state)
 	group_destroy(&comm.group);
 }
 
+/* They are then in memory that peers may write. */
+static enum mem_tag logits_tag;
+static enum status alloc(struct device *device, size_t bytes, enum mem_tag tag, const char *what, void **out, struct error *err)
+{
+	if (!strcmp(what, "logits")) logits_tag = tag;
+	return device_find("cpu")->alloc(device, bytes, tag, what, out, err);
+}
+
+static void test_memory_of_logits(void **state)
+{
+	(void)state;
+	static const struct comm_ops fenced = {.name = "fenced", .fence = fence}, plain = {.name = "plain"};
+	static const struct {
+		int index, world_size;
+		const struct comm_ops *ops;
+		enum mem_tag tag;
+	} cases[] = {{0, 2, &fenced, MEM_GATHERED}, {1, 2, &fenced, MEM_WORKSPACE}, {0, 2, &plain, MEM_WORKSPACE}, {0, 1, &fenced, MEM_WORKSPACE}};
+	struct model model;
+	struct error err = {0};
+	open_model(&model, "llama-head-dim");
+	make_table();
+	table.alloc = alloc;
+	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+		struct comm comm = {.vt = cases[i].ops, .rank = cases[i].index, .world_size = cases[i].world_size};
+		struct rank rank = {.index = cases[i].index, .world_size = cases[i].world_size, .model = &model, .comm = &comm, .activation = DTYPE_F32,
+		                    .options = {.limits = {.max_rows = 4, .max_seqs = 4, .max_outputs = 4}, .max_context = 64,
+		                                .kv = {.blocks = 8, .block_tokens = 16, .max_seqs = 4, .max_blocks = 4}}};
+		assert_int_equal(group_create(&comm.group, &(struct group_options){.world_size = comm.world_size, .timeout_ms = 10000}, &err), STATUS_OK);
+		rank.group = comm.group;
+		assert_int_equal(table.open(&rank.device, &(struct device_options){.isa = "auto"}, &err), STATUS_OK);
+		assert_int_equal(table.stream_create(rank.device, &(struct stream_options){.max_rows = 4}, &rank.stream, &err), STATUS_OK);
+		assert_int_equal(rank_prepare(&rank, &err), STATUS_OK);
+		assert_int_equal(logits_tag, cases[i].tag);
+		rank_release(&rank);
+		group_destroy(&comm.group);
+	}
+	manifest_fini(&model.manifest);
+	source_close(&model.source);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {cmocka_unit_test(test_dense), cmocka_unit_test(test_gdn), cmocka_unit_test(test_biases),
-	                                   cmocka_unit_test(test_shared_expert), cmocka_unit_test(test_head)};
+	                                   cmocka_unit_test(test_shared_expert), cmocka_unit_test(test_head), cmocka_unit_test(test_memory_of_logits)};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
