@@ -34,6 +34,7 @@ struct comm_options {
 	int tree_leaves; /* leaves of the summation tree: the same on all ranks, a multiple of the world size */
 	size_t two_shot_bytes; /* partials of at least this size go in two shots where P > 2; 0: the default. host: same bits either way */
 	size_t packet_bytes;   /* p2p: partials up to this size go as packets; 0: the default for this world size */
+	uint64_t uses_before;  /* p2p, for tests: collectives that it counts as made already, the same on all ranks */
 	const char *transport; /* "auto" (also NULL) or the name of one */
 };
 

@@ -31,6 +31,7 @@ struct graph;
 	X(STATE, "state of sequences")       \
 	X(SCRATCH, "collective scratch")     \
 	X(WORKSPACE, "workspace")            \
+	X(GATHERED, "gathered logits")       /* workspace that peers write, as they do scratch */ \
 	X(RUNTIME, "runtime and context") /* of a GPU: what its memory holds besides, other processes' included */
 
 enum mem_tag {
@@ -83,7 +84,7 @@ enum copy_kind { COPY_TO_DEVICE, COPY_TO_HOST, COPY_ON_DEVICE };
 struct device_sizes {
 	int head_multiple, max_head_dim; /* of attention */
 	int max_gdn_k_dim, max_gdn_v_dim, max_gdn_taps;
-	int max_experts, max_vocab;
+	int max_experts;
 };
 
 struct device_ops {

@@ -392,7 +392,7 @@ struct sample_args {
 	struct sample_choice *out; /* [R], memory that the host reads after stream_sync */
 };
 #define SAMPLE_MAX_ROWS 256
-#define SAMPLE_MAX_VOCAB (1 << 19)
+#define SAMPLE_MAX_COLS (1 << 19) /* of a larger vocabulary the host samples */
 #define SAMPLE_MAX_SPLITS 32  /* blocks that share a row */
 #define SAMPLE_BINS 4096      /* of a row's histogram */
 static inline size_t sample_scratch_bytes(int rows)

@@ -336,8 +336,7 @@ enum status forward_layers(struct rank *rank, struct error *err)
 	return STATUS_OK;
 }
 
-/* Where this rank's vocabulary slice of the logits goes: where whole rows are wanted, into rank 0's memory if the comm can order that. */
-static struct tensor logits_slice(const struct rank *rank, int outputs, enum step_result result)
+struct tensor forward_logits(const struct rank *rank, int outputs, enum step_result result)
 {
 	const struct linear_weight *head = &rank->weights.head;
 	struct tensor logits = tensor_view(rank->buffers.logits, DTYPE_F32, TENSOR_SHARDED, outputs, head->n);
@@ -359,7 +358,7 @@ enum status forward_head(struct rank *rank, int outputs, enum step_result result
 	struct tensor x = tensor_view(rank->buffers.x, DTYPE_F32, TENSOR_REPLICATED, rank->rows.rows, c->hidden_size);
 	struct tensor last = tensor_view(rank->buffers.head_x, DTYPE_F32, TENSOR_REPLICATED, outputs, c->hidden_size);
 	struct tensor h = tensor_view(rank->buffers.head_h, rank->activation, TENSOR_REPLICATED, outputs, c->hidden_size);
-	struct tensor logits = logits_slice(rank, outputs, result);
+	struct tensor logits = forward_logits(rank, outputs, result);
 
 	if (rank->tracing) rank->trace->section = "head";
 	if (outputs && w->head.n) {

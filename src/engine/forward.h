@@ -10,5 +10,7 @@ enum status forward_layers(struct rank *rank, struct error *err) NODISCARD;
 /* What is wanted of the rows in rank->output_row[0..outputs), for this rank's vocabulary slice: logits on the device (rank_fetch_logits takes them
  * to the host), or the best token of each in rank->best. */
 enum status forward_head(struct rank *rank, int outputs, enum step_result result, struct error *err) NODISCARD;
+/* Where this rank's vocabulary slice of the logits goes: where whole rows are wanted, into rank 0's memory if the comm can order that. */
+struct tensor forward_logits(const struct rank *rank, int outputs, enum step_result result);
 
 #endif

@@ -56,7 +56,6 @@ static enum status check_sizes(const struct model_config *c, const struct device
 		{"linear_value_head_dim", gdn ? c->gdn.v_dim : 0, s->max_gdn_v_dim},
 		{"linear_conv_kernel_dim", gdn ? c->gdn.conv_kernel : 0, s->max_gdn_taps},
 		{"num_experts", c->moe.layers ? c->moe.experts : 0, s->max_experts},
-		{"vocab_size", c->vocab_size, s->max_vocab},
 	};
 	if ((s->head_multiple && c->head_dim % s->head_multiple) || (s->max_head_dim && c->head_dim > s->max_head_dim))
 		return FAIL(err, UNSUPPORTED, "%s: head_dim %d: --device %s computes attention with multiples of %d up to %d; %s", c->model_type, c->head_dim, ops->name,

@@ -106,11 +106,15 @@ static struct meta_layout meta_layout(const struct kv_options *kv, int rows, int
 	return m;
 }
 
-/* Columns of the logits that this rank's memory has: see rank_buffers. */
+/* Whether this rank's memory has whole rows of logits: see rank_buffers. */
+static bool has_whole_logits(const struct rank *rank)
+{
+	return rank->index == 0 && rank_gathers_logits(rank);
+}
+
 static size_t logits_columns(const struct rank *rank)
 {
-	bool whole = rank->index == 0 && rank_gathers_logits(rank);
-	return (size_t)(whole ? rank->model->config.vocab_size : rank->weights.head.n);
+	return (size_t)(has_whole_logits(rank) ? rank->model->config.vocab_size : rank->weights.head.n);
 }
 
 static size_t moe_bytes(const struct rank *rank, int rows)
@@ -155,7 +159,8 @@ static enum status prepare_buffers(struct rank *rank, struct error *err)
 	};
 	for (size_t i = 0; i < sizeof list / sizeof *list; i++) {
 		void *memory;
-		TRY(rank_alloc(rank, list[i].bytes, MEM_WORKSPACE, list[i].what, &memory, err));
+		const bool gathered = list[i].out == &b->logits && has_whole_logits(rank) && rank->world_size > 1;
+		TRY(rank_alloc(rank, list[i].bytes, gathered ? MEM_GATHERED : MEM_WORKSPACE, list[i].what, &memory, err));
 		memcpy(list[i].out, &memory, sizeof memory);
 	}
 	TRY(host_alloc(rank, meta, "step metadata", &b->meta_host, err));
@@ -175,11 +180,11 @@ int rank_sample_adjusts(const struct rank_options *o)
 	return 1024 * rank_sample_rows(o);
 }
 
-/* Rank 0 samples, where the back end can and whole rows of logits come together there. */
+/* Rank 0 samples, where the back end can, such a vocabulary too, and whole rows of logits come together there. */
 static enum status prepare_sampler(struct rank *rank, struct error *err)
 {
 	const int rows = rank_sample_rows(&rank->options);
-	if (rank->index != 0 || !rank->device->vt->ops.sample || !rank_gathers_logits(rank)) return STATUS_OK;
+	if (rank->index != 0 || !rank->device->vt->ops.sample || rank->model->config.vocab_size > SAMPLE_MAX_COLS || !rank_gathers_logits(rank)) return STATUS_OK;
 	size_t bytes = device_sampler_bytes(rows, rank_sample_adjusts(&rank->options));
 	TRY(rank_alloc(rank, bytes, MEM_WORKSPACE, "sampling parameters", &rank->buffers.sample, err));
 	TRY(rank_alloc(rank, sample_scratch_bytes(rows), MEM_WORKSPACE, "sampling scratch", &rank->buffers.sample_scratch, err));

@@ -268,7 +268,7 @@ void tandem_get_rank_bytes(const struct tandem *t, int rank, struct tandem_rank_
 	t->ops->report(coordinator_rank(t->coordinator, rank)->device, &report);
 	*out = (struct tandem_rank_bytes){.sharded = report.now[MEM_SHARDED], .replicated = report.now[MEM_REPLICATED], .kv = report.now[MEM_KV],
 	                                  .state = report.now[MEM_STATE],
-	                                  .scratch = report.now[MEM_SCRATCH], .workspace = report.now[MEM_WORKSPACE],
+	                                  .scratch = report.now[MEM_SCRATCH], .workspace = report.now[MEM_WORKSPACE] + report.now[MEM_GATHERED],
 	                                  .runtime = report.now[MEM_RUNTIME], .peak = report.peak};
 }
 

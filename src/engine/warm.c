@@ -1,5 +1,7 @@
 #include "engine/warm.h"
 
+#include "engine/forward.h"
+
 /* One linear as the forward pass calls it. */
 struct use {
 	struct linear_weight weight;
@@ -16,12 +18,24 @@ struct warm {
 	int count;
 };
 
+/* What a library's choice may go by: up to 256 bytes. */
+static uintptr_t alignment(const void *address)
+{
+	const uintptr_t bits = (uintptr_t)address | 256;
+	return bits & (~bits + 1);
+}
+
+static bool same_alignment(const struct use *a, const struct use *b)
+{
+	return alignment(a->weight.data) == alignment(b->weight.data) && alignment(a->x.data) == alignment(b->x.data) && alignment(a->y.data) == alignment(b->y.data);
+}
+
 static bool is_done(struct warm *warm, const struct use *use)
 {
 	for (int i = 0; i < warm->count; i++) {
 		const struct use *d = &warm->done[i];
 		if (d->weight.n == use->weight.n && d->weight.k == use->weight.k && d->weight.dtype == use->weight.dtype && d->partial == use->partial &&
-		    d->y.dtype == use->y.dtype && d->y.row_stride == use->y.row_stride)
+		    d->y.dtype == use->y.dtype && d->y.row_stride == use->y.row_stride && same_alignment(d, use))
 			return true;
 	}
 	if (warm->count < WARM_SHAPES) warm->done[warm->count++] = *use;
@@ -84,6 +98,19 @@ static enum status run_gdn_in(struct warm *warm, const struct gdn_weights *w, st
 	return run(warm, &use, err);
 }
 
+/* The shared expert's linears, as the back end's op runs them: each from and to rows of their own. */
+static enum status run_shared(struct warm *warm, const struct moe_weights *w, struct tensor h, struct error *err)
+{
+	const struct rank *rank = warm->rank;
+	const struct linear_weight *in = &w->shared_gate_up, *out = &w->shared_down;
+	void *moe = rank->buffers.moe;
+	const struct use inner = {.weight = *in, .x = h, .y = tensor_view(moe, rank->activation, TENSOR_SHARDED, h.rows, in->n), .most = h.rows};
+	const struct use outer = {.weight = *out, .x = tensor_view(moe, rank->activation, TENSOR_REPLICATED, h.rows, out->k),
+	                          .y = tensor_view(h.data, rank->activation, TENSOR_REPLICATED, h.rows, out->n), .most = h.rows};
+	TRY(run(warm, &inner, err));
+	return run(warm, &outer, err);
+}
+
 static enum status run_layer(struct warm *warm, const struct layer_weights *w, struct error *err)
 {
 	const struct rank *rank = warm->rank;
@@ -100,11 +127,20 @@ static enum status run_layer(struct warm *warm, const struct layer_weights *w, s
 	TRY(run_columns(warm, &w->gate_up, w->gate_up_bias, h, b->gate_up, 2 * shape.inner, most, err));
 	TRY(run_rows(warm, &w->down, b->act, most, err));
 	if (!w->moe.router.parts) return STATUS_OK;
-	const struct linear_weight *router = &w->moe.op.router, *shared = &w->moe.op.shared_gate_up;
+	const struct linear_weight *router = &w->moe.op.router;
 	const struct use routed = {.weight = *router, .x = h, .y = tensor_view(b->moe, DTYPE_F32, TENSOR_REPLICATED, most, router->n), .most = most};
-	const struct use inner = {.weight = *shared, .x = h, .y = tensor_view(b->moe, rank->activation, TENSOR_SHARDED, most, shared->n), .most = most};
 	TRY(run(warm, &routed, err));
-	return shared->data ? run(warm, &inner, err) : STATUS_OK;
+	return w->moe.op.shared_down.n ? run_shared(warm, &w->moe.op, h, err) : STATUS_OK;
+}
+
+/* Where the logits of a step go. Several ranks may write into rank 0's memory, which nobody reads meanwhile. */
+static enum status run_head(struct warm *warm, enum step_result result, struct error *err)
+{
+	const struct rank *rank = warm->rank;
+	const int outputs = rank_limits(&rank->options).max_outputs;
+	const struct use use = {.weight = rank->weights.head, .x = tensor_view(rank->buffers.head_h, rank->activation, TENSOR_REPLICATED, outputs, rank->model->config.hidden_size),
+	                        .y = forward_logits(rank, outputs, result), .most = outputs};
+	return run(warm, &use, err);
 }
 
 enum status warm_linears(struct rank *rank, struct error *err)
@@ -112,10 +148,7 @@ enum status warm_linears(struct rank *rank, struct error *err)
 	struct warm warm = {.rank = rank};
 	if (rank->world_size == 1 || !rank->device->vt->linear_rows_after) return STATUS_OK;
 	for (int layer = 0; layer < rank->model->config.layers; layer++) TRY(run_layer(&warm, &rank->weights.layers[layer], err));
-	const struct linear_weight *head = &rank->weights.head;
-	const int outputs = rank_limits(&rank->options).max_outputs;
-	const struct use use = {.weight = *head, .x = tensor_view(rank->buffers.head_h, rank->activation, TENSOR_REPLICATED, outputs, rank->model->config.hidden_size),
-	                        .y = tensor_view(rank->buffers.logits, DTYPE_F32, TENSOR_SHARDED, outputs, head->n), .most = outputs};
-	TRY(run(&warm, &use, err));
+	TRY(run_head(&warm, RESULT_LOGITS, err));
+	TRY(run_head(&warm, RESULT_BEST, err));
 	return comm_sync(rank->comm, rank->stream, err);
 }

@@ -325,6 +325,30 @@ static void check_workspace(struct gpu_check *c)
 	gpu_case_end(c);
 }
 
+/* Invariant mode has no other way where sequences times heads are many: 16 sequences with one key but for the last, which has several splits. */
+static void check_many_heads(struct gpu_check *c, int group)
+{
+	const int kv_heads = GPU_COUNTERS / MAX_SEQS / group + 1;
+	struct shape s = {.dtype = DTYPE_F32, .head_dim = 16, .q_heads = kv_heads * group, .kv_heads = kv_heads, .block_tokens = 16, .seqs = MAX_SEQS};
+	const struct stream_options options = {.max_rows = MAX_SEQS, .max_q_heads = s.q_heads, .max_head_dim = s.head_dim, .max_context = 512, .max_seqs = MAX_SEQS, .invariant = true};
+	struct stream *stream = NULL, *plain = c->stream;
+	for (int i = 0; i < s.seqs; i++) s.rows[i] = 1, s.kv_len[i] = i == s.seqs - 1 ? 300 : 1;
+	enum status st = c->ops->stream_create(c->device, &options, &stream, &c->err);
+	gpu_case(c, s.dtype, FILL_RANDOM, "invariant, %d sequences of %d/%d heads", s.seqs, s.q_heads, s.kv_heads);
+	gpu_ok(c, st);
+	if (st == STATUS_OK) {
+		c->stream = stream;
+		struct step p = make_step(c, &s);
+		const struct answer a = answer_of(c, &p);
+		struct attention_args args = args_of(c, &p);
+		gpu_ok(c, OP(stream, attention, &args, &c->err));
+		gpu_compare(c, "out", &args.out, a.want, a.bound, 1, 0);
+	}
+	gpu_case_end(c);
+	c->stream = plain;
+	if (stream) c->ops->stream_destroy(stream);
+}
+
 /* Sequences of one step; rows are cut down to what the oracle can do in time. */
 static void draw_step(const struct gpu_check *c, struct shape *s, enum steps kind, uint64_t i)
 {
@@ -511,6 +535,8 @@ void gpu_check_attention(struct gpu_check *c)
 			                                  .kv_len = {20, 90}});
 	}
 	check_workspace(c);
+	check_many_heads(c, 4);
+	if (!c->quick) check_many_heads(c, 1);
 	struct stream *invariant = NULL;
 	struct stream_options options = {.max_rows = 1024, .max_q_heads = 64, .max_head_dim = 256, .max_context = 1 << 14, .max_seqs = MAX_SEQS, .invariant = true};
 	enum status st = c->ops->stream_create(c->device, &options, &invariant, &c->err);
@@ -549,7 +575,7 @@ static void check_library(struct gpu_check *c, const struct shape *s, bool taken
 	struct graph *graph = NULL;
 	struct variant ran;
 	if (!library_listed(c, &want.key, &want.variant)) { /* it is there, but has no plan: the log says why */
-		printf("skip attention_cudnn: not listed for %d/%d x %d\n", s->q_heads, s->kv_heads, s->head_dim);
+		gpu_skip(c, "not listed for %d/%d x %d", s->q_heads, s->kv_heads, s->head_dim);
 		return;
 	}
 	gpu_case(c, s->dtype, FILL_RANDOM, "library: %d sequences, the first of %d rows, %d keys, %d/%d x %d, blocks of %d, window %d", s->seqs, s->rows[0], s->kv_len[0], s->q_heads,
@@ -580,7 +606,7 @@ void gpu_check_attention_cudnn(struct gpu_check *c)
 	struct variant variant;
 	check_all_pages(c);
 	if (!library_listed(c, &key, &variant)) {
-		printf("skip attention_cudnn: the library is not here, or has no plan\n");
+		gpu_skip(c, "the library is not here, or has no plan");
 		return;
 	}
 	for (enum dtype dtype = DTYPE_F16; dtype <= DTYPE_BF16; dtype++) {
@@ -697,7 +723,7 @@ void gpu_bench_attention_cudnn(struct gpu_check *c)
 		struct variant variant, ran;
 		bench_shape(c, s);
 		if (!library_listed(c, &key, &variant)) {
-			printf("skip attention_cudnn: not listed for %d/%d x %d\n", s->q_heads, s->kv_heads, s->head_dim);
+			gpu_skip(c, "not listed for %d/%d x %d", s->q_heads, s->kv_heads, s->head_dim);
 			continue;
 		}
 		c->variant = &variant;

@@ -156,8 +156,8 @@ static void sequence_case(struct gpu_check *c, int P, const struct comm_options 
 	}
 	world_reserve(&w, o);
 	for (int graph = 0; graph < 2; graph++) {
-		gpu_case(c, o->dtype, FILL_RANDOM, "%d ranks, %s%s, up to [%d,%d], %d leaves", P, kind_of(o, P), graph ? ", replayed" : "", o->max_rows, o->cols,
-		         o->tree_leaves);
+		gpu_case(c, o->dtype, FILL_RANDOM, "%d ranks, %s%s, up to [%d,%d], %d leaves%s", P, kind_of(o, P), graph ? ", replayed" : "", o->max_rows, o->cols,
+		         o->tree_leaves, o->uses_before ? ", after 2^31 or 2^32 uses" : "");
 		world_group(&w, LONG_MS, NULL);
 		w.context = &sequence;
 		world_run(&w, o, graph ? body_graph : body_sequence);
@@ -187,6 +187,19 @@ static void check_kinds(struct gpu_check *c, int P)
 	}
 }
 
+/* Each kind of kernel while the words that number the uses begin again: what this rank or a peer counts in 31 or 32 bits. */
+static void check_wraps(struct gpu_check *c, int P)
+{
+	static const uint64_t wraps[] = {UINT64_C(1) << 31, UINT64_C(1) << 32};
+	for (int i = 0; i < 2; i++)
+		for (int kind = 0; kind < (P > 2 ? 4 : 3); kind++) {
+			struct comm_options o = {.max_rows = 3, .cols = 70, .dtype = DTYPE_BF16, .tree_leaves = P, .transport = "p2p", .packet_bytes = kind == 0 ? SIZE_MAX / 2 : 1,
+			                         .two_shot_bytes = kind == 3 ? 1 : SIZE_MAX, .uses_before = wraps[i] - 3};
+			if (kind == 2) o.dtype = DTYPE_F32, o.invariant = true, o.tree_leaves = 4 * P;
+			if (!c->quick || i == 1) sequence_case(c, P, &o, 6);
+		}
+}
+
 /* Real sizes, each by the kind that its size gets. */
 static void check_large(struct gpu_check *c, int P)
 {
@@ -195,22 +208,6 @@ static void check_large(struct gpu_check *c, int P)
 		struct comm_options o = {.max_rows = shapes[s][0], .cols = shapes[s][1], .dtype = s % 2 ? DTYPE_F16 : DTYPE_BF16, .tree_leaves = P, .transport = "auto",
 		                         .packet_bytes = 2 << 20, .two_shot_bytes = 2 << 20};
 		sequence_case(c, P, &o, 3);
-	}
-}
-
-/* The collective library with two ranks, where the bound on its rounding is simple. It must have been told not to use multicast. */
-static void check_library(struct gpu_check *c)
-{
-	static const enum dtype dtypes[] = {DTYPE_BF16, DTYPE_F32};
-	const char *multicast = getenv("NCCL_NVLS_ENABLE");
-	if (!GPU_COLLECTIVES_LIBRARY || !multicast || strcmp(multicast, "0") || device_count() < 2) {
-		printf("SKIP comm: xccl: %s\n", !GPU_COLLECTIVES_LIBRARY ? "no library for emulated devices" : device_count() < 2 ? "it wants two devices" :
-		       "NCCL_NVLS_ENABLE is not 0");
-		return;
-	}
-	for (int i = 0; i < 2; i++) {
-		const struct comm_options o = {.max_rows = 40, .cols = 100, .dtype = dtypes[i], .tree_leaves = 2, .transport = "xccl"};
-		sequence_case(c, 2, &o, 12);
 	}
 }
 
@@ -414,10 +411,25 @@ void gpu_check_comm(struct gpu_check *c)
 	printf("comm: %d device(s); where there are fewer than ranks, several ranks share one\n", device_count());
 	for (int i = 0; i < 4; i++) {
 		check_kinds(c, worlds[i]);
+		check_wraps(c, worlds[i]);
 		check_refusals(c, worlds[i]);
 		check_failures(c, worlds[i]);
 		if (!c->quick) check_large(c, worlds[i]);
 	}
-	check_library(c);
 	if (gpu_check_comm_emu) gpu_check_comm_emu(c);
+}
+
+/* The collective library with two ranks, where the bound on its rounding is simple. It must have been told not to use multicast. */
+void gpu_check_xccl(struct gpu_check *c)
+{
+	static const enum dtype dtypes[] = {DTYPE_BF16, DTYPE_F32};
+	const char *multicast = getenv("NCCL_NVLS_ENABLE");
+	if (!GPU_COLLECTIVES_LIBRARY) gpu_skip(c, "no library for emulated devices");
+	else if (device_count() < 2) gpu_skip(c, "it wants two devices");
+	else if (!multicast || strcmp(multicast, "0")) gpu_skip(c, "NCCL_NVLS_ENABLE is not 0");
+	else
+		for (int i = 0; i < 2; i++) {
+			const struct comm_options o = {.max_rows = 40, .cols = 100, .dtype = dtypes[i], .tree_leaves = 2, .transport = "xccl"};
+			sequence_case(c, 2, &o, 12);
+		}
 }

@@ -88,8 +88,8 @@ static void run_trial(struct gpu_check *c, struct world *w, const struct comm_op
 		t->sum[i] = (struct world_sum){.g = seed * 16 + (uint64_t)i, .rows = 1 + (int)(bits % (uint64_t)o->max_rows), .pad = (int)(bits >> 8 & 3),
 		                               .add = bits >> 12 & 1, .bias = bits >> 13 & 1, .norm = bits >> 14 & 1};
 	}
-	gpu_case(c, o->dtype, FILL_RANDOM, "%d ranks interleaved, [%d,%d], packets to %zu, two shots from %zu, %s, trial %" PRIu64, w->P, o->max_rows, o->cols,
-	         o->packet_bytes, o->two_shot_bytes, trouble_names[trouble], seed);
+	gpu_case(c, o->dtype, FILL_RANDOM, "%d ranks interleaved, [%d,%d], packets to %zu, two shots from %zu, %s, after %" PRIu64 " uses, trial %" PRIu64, w->P, o->max_rows,
+	         o->cols, o->packet_bytes, o->two_shot_bytes, trouble_names[trouble], o->uses_before, seed);
 	world_group(w, trouble == NO_CALL ? SHORT_MS : LONG_MS, NULL);
 	world_connect(w, o);
 	if (world_report(w, c)) {
@@ -120,6 +120,7 @@ static void check_world(struct gpu_check *c, int P, int trials)
 		const int kind = (int)(bits % (P > 2 ? 4 : 3)); /* packets, pull, tree, two shots */
 		struct comm_options o = {.max_rows = 2 + (int)(bits >> 8 & 3), .cols = 1 + (int)(bits >> 12 & 63), .dtype = (enum dtype)(bits >> 20 & 3) % 3,
 		                         .tree_leaves = P, .packet_bytes = kind == 0 ? SIZE_MAX / 2 : 1, .two_shot_bytes = kind == 3 ? 1 : SIZE_MAX};
+		if (bits >> 28 & 1) o.uses_before = (UINT64_C(1) << (bits >> 29 & 1 ? 31 : 32)) - 1 - (bits >> 30 & 3); /* the numbers of uses begin again */
 		if (kind == 2) o.dtype = DTYPE_F32, o.invariant = true, o.tree_leaves = P * (1 + (int)(bits >> 24 & 3));
 		run_trial(c, &w, &o, seed, (enum trouble)(i % TROUBLES));
 	}

@@ -320,7 +320,7 @@ static void check_refusals(struct gpu_check *c)
 	GPU_REFUSED(c, sample, BAD_INPUT, {.logits = x});
 	x = tensor_view(x.data, DTYPE_F32, TENSOR_REPLICATED, SAMPLE_MAX_ROWS + 1, 16);
 	GPU_REFUSED(c, sample, BAD_INPUT, {.logits = x});
-	x = tensor_view(x.data, DTYPE_F32, TENSOR_REPLICATED, 1, (1 << 19) + 1);
+	x = tensor_view(x.data, DTYPE_F32, TENSOR_REPLICATED, 1, SAMPLE_MAX_COLS + 1);
 	GPU_REFUSED(c, sample, BAD_INPUT, {.logits = x});
 	gpu_case_end(c);
 }

@@ -148,6 +148,11 @@ for p in $degrees; do
 	equal "collectives, tp $p, embedding split" collectives_per_step "$(json "$out" collectives_per_step)" $((want + 1))
 done
 
+# A larger vocabulary than the device samples from.
+big=$(copy_model llama-head-dim) && set_config "$big" torch_dtype '"float32"' && set_config "$big" vocab_size 524289 && set_config "$big" hidden_size 16
+big_tokens() { run $limit run "$big" --random-weights 5 --tokens 1 -n 1 --json --ignore-eos --context 32 --temp 0.1 --seed 9 "$@"; if [ "$rc" -eq 0 ]; then json "$out" tokens; else echo "exit $rc: $(head -1 "$err")"; fi; }
+equal "sampled of 524289 tokens" tokens "$(big_tokens --device "$device")" "$(big_tokens)"
+
 # Batches. Four rows are a bucket: recorded and not, the same bits; five are padded to eight, which may choose other kernels: the same tokens.
 # Whatever blocks the ranks' pools hand out, the same bits.
 batch() { timeout $limit "$build/tests/e2e/engine_batch" "$f32" "$@" 2>&1; }

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Everything that only a GPU can show, in one command and at most ten minutes: `make gpu-check`, or this script in a bundle (make gpu-bundle).
 # Usage: gpu_check.sh [--only PART[,PART...]] [--gpus N] [--device NAME] [--out DIR]
-# Parts, in this order: kernels, collectives, faults, verify, invariant, reference, plan, sanitizer, figures. docs/TESTING.md says what each shows.
+# Parts, in this order: kernels, cudnn, collectives, xccl, faults, verify, invariant, reference, plan, sanitizer, figures. docs/TESTING.md says what each shows.
 # N is the number of GPUs of the machine unless given. What is checked and not timed runs at every world size: ranks share GPUs where there are too few.
 set -u
 root=$(cd "$(dirname "$0")/../.." && pwd)
@@ -103,9 +103,10 @@ several=$(($(nproc) / 4))
 [ $several -lt 1 ] && several=1
 [ $several -gt 3 ] && several=3
 export each="xargs -L 1 -P $several"
-run_part kernels 120 bash -c '"$1" --list | sed "/^comm/d; /^attention_cudnn/d; s/ .*//; s/^/--op /" | paste -d" " - - - - | $each "$@"' - "$check" $quick
+run_part kernels 120 bash -c '"$1" --list | sed "/^comm/d; /^xccl/d; /^attention_cudnn/d; s/ .*//; s/^/--op /" | paste -d" " - - - - | $each "$@"' - "$check" $quick
 run_part cudnn 60 "$check" $quick --op attention_cudnn
 run_part collectives 90 "$check" $quick --op comm
+run_part xccl 60 "$check" $quick --op xccl
 run_part faults 90 "$python" tests/gpu/faults.py
 run_part verify 60 "$python" tests/gpu/compare.py verify
 run_part invariant 90 "$python" tests/gpu/compare.py invariant

@@ -52,6 +52,17 @@ void gpu_case(struct gpu_check *c, enum dtype dtype, enum fill fill, const char 
 	c->case_failed = false;
 }
 
+void gpu_skip(struct gpu_check *c, const char *format, ...)
+{
+	c->skipped++;
+	printf("skip %s: ", c->op);
+	va_list args;
+	va_start(args, format);
+	vprintf(format, args);
+	va_end(args);
+	printf("\n");
+}
+
 void gpu_fail(struct gpu_check *c, const char *format, ...)
 {
 	if (c->case_failed) return; /* one line a case */

@@ -34,6 +34,7 @@ struct gpu_check {
 	struct error err; /* of the last call: GPU_RUN fills and gpu_ok reads it */
 	bool case_failed;
 	int passed, failed; /* cases */
+	int skipped;        /* what this machine cannot check (gpu_skip) */
 	long compared;      /* elements of the current op */
 	struct gpu_piece *pieces; /* memory of the current case */
 	double read_gbps;         /* --bench: measured */
@@ -46,6 +47,8 @@ struct gpu_check {
 void gpu_case(struct gpu_check *c, enum dtype dtype, enum fill fill, const char *shape, ...) __attribute__((format(printf, 4, 5)));
 /* Waits for the device, checks the guard bands, frees the case's memory, counts it. */
 void gpu_case_end(struct gpu_check *c);
+/* Not between the two: prints and counts what is left out, and why. */
+void gpu_skip(struct gpu_check *c, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void gpu_fail(struct gpu_check *c, const char *format, ...) __attribute__((format(printf, 2, 3)));
 /* Fails the case if `st` is not OK; a device fault ends the run. */
 void gpu_ok(struct gpu_check *c, enum status st);
@@ -105,6 +108,7 @@ OP_FAMILY_LIST(X)
 #undef X
 void gpu_check_device(struct gpu_check *c);
 void gpu_check_comm(struct gpu_check *c); /* opens devices of its own */
+void gpu_check_xccl(struct gpu_check *c); /* too */
 void gpu_check_prescreen(struct gpu_check *c);
 void gpu_check_attention_cudnn(struct gpu_check *c); /* where that library is */
 void gpu_bench_attention_cudnn(struct gpu_check *c);

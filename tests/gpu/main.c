@@ -20,6 +20,7 @@ struct family {
 static const struct family families[] = {
 	{"device", gpu_check_device, NULL, SIZE_MAX},
 	{"comm", gpu_check_comm, NULL, SIZE_MAX},
+	{"xccl", gpu_check_xccl, NULL, SIZE_MAX},
 	{"prescreen", gpu_check_prescreen, NULL, SIZE_MAX},
 	{"attention_cudnn", gpu_check_attention_cudnn, gpu_bench_attention_cudnn, SIZE_MAX},
 #define X(op) {#op, gpu_check_##op, gpu_bench_##op, offsetof(struct op_table, op)},
@@ -54,7 +55,7 @@ static bool has_op(const struct gpu_check *c, const struct family *f)
 
 static void run_check(struct gpu_check *c, const struct family *f)
 {
-	int passed = c->passed, failed = c->failed;
+	int passed = c->passed, failed = c->failed, skipped = c->skipped;
 	uint64_t begin = clock_ns();
 	c->op = f->op;
 	c->compared = 0;
@@ -68,7 +69,7 @@ static void run_check(struct gpu_check *c, const struct family *f)
 	} else {
 		c->ops->attach(c->device); /* another family may have used other devices on this thread */
 		f->check(c);
-		if (!c->compared) printf("FAIL %s: its check compares nothing\n", f->op), c->failed++;
+		if (!c->compared && c->skipped == skipped) printf("FAIL %s: its check compares nothing\n", f->op), c->failed++;
 	}
 	printf("%-14s %5d passed, %d failed, %10ld elements compared, %.1f s\n", f->op, c->passed - passed, c->failed - failed, c->compared,
 	       (double)(clock_ns() - begin) * 1e-9);
@@ -168,6 +169,7 @@ int main(int argc, char **argv)
 	/* Before the runtime starts: ranks that share a device must not queue behind each other, nor a kernel's first load behind one that waits for a peer. */
 	setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
 	setenv("CUDA_MODULE_LOADING", "EAGER", 0);
+	setenv("NCCL_NVLS_ENABLE", "0", 0); /* no multicast between devices, as tandem itself has it */
 	struct gpu_check c = {.seed = 1, .op = "open"};
 	struct options o = {0};
 	if (!parse(&c, &o, argc, argv)) {
@@ -183,6 +185,6 @@ int main(int argc, char **argv)
 		if (chosen(&o, families[i].op)) run_check(&c, &families[i]);
 	close_devices(&c);
 	if (!opened) c.failed++;
-	printf("%d passed, %d failed\n", c.passed, c.failed);
-	return c.failed || !c.passed;
+	printf("%d passed, %d failed, %d skipped\n", c.passed, c.failed, c.skipped);
+	return c.failed || !(c.passed + c.skipped);
 }

@@ -469,10 +469,10 @@ static void test_sizes_beyond_a_device_are_refused(void **state)
 		const char *key;
 		int most, next;
 	} bounds[] = {{"head_dim", 64, 80}, {"head_dim", 48, 40}, {"linear_key_head_dim", 24, 25}, {"linear_value_head_dim", 25, 26}, {"linear_conv_kernel_dim", 5, 6},
-	              {"num_experts", 7, 8}, {"vocab_size", 163, 164}};
+	              {"num_experts", 7, 8}};
 	struct device_ops ops = *device_find("cpu");
 	ops.name = "small";
-	ops.sizes = (struct device_sizes){.head_multiple = 16, .max_head_dim = 64, .max_gdn_k_dim = 24, .max_gdn_v_dim = 25, .max_gdn_taps = 5, .max_experts = 7, .max_vocab = 163};
+	ops.sizes = (struct device_sizes){.head_multiple = 16, .max_head_dim = 64, .max_gdn_k_dim = 24, .max_gdn_v_dim = 25, .max_gdn_taps = 5, .max_experts = 7};
 	for (size_t i = 0; i < sizeof bounds / sizeof *bounds; i++) {
 		char change[100];
 		struct error err;

@@ -278,7 +278,7 @@ static void p2p_replayed(struct comm *comm, uint64_t collectives, uint64_t all_r
 
 static void format_desc(const struct p2p_desc *d, uint32_t use, char *text, size_t size)
 {
-	struct collective_desc desc = {.sequence = use, .op = (enum collective_op)(d->word[0] & 0xff), .dtype = (enum dtype)(d->word[0] >> 8 & 0xff),
+	struct collective_desc desc = {.sequence = use & ~P2P_USED, .op = (enum collective_op)(d->word[0] & 0xff), .dtype = (enum dtype)(d->word[0] >> 8 & 0xff),
 	                               .count = (int64_t)((uint64_t)d->word[2] << 32 | d->word[1]), .root = (int)(d->word[0] >> 16)};
 	collective_desc_format(&desc, text, size);
 }
@@ -416,6 +416,14 @@ static size_t lay_out(struct p2p_comm *p, const struct comm_options *o, size_t *
 	return *partial_at + (size_t)p->base.split.spans * vectors * 16;
 }
 
+static enum status count_uses_before(struct p2p_comm *p, uint64_t uses, struct error *err)
+{
+	const unsigned long long ticket = uses * P2P_TICKETS;
+	if (!uses) return STATUS_OK;
+	TRY(p->stream->vt->copy(p->stream, &p->view.state->ticket, &ticket, sizeof ticket, COPY_TO_DEVICE, err));
+	return p->stream->vt->stream_sync(p->stream, group_deadline(p->base.group), group_abort_flag(p->base.group), err);
+}
+
 static enum status allocate(struct p2p_comm *p, const struct link *link, struct error *err)
 {
 	const struct comm_options *o = link->options;
@@ -437,7 +445,7 @@ static enum status allocate(struct p2p_comm *p, const struct link *link, struct 
 	p->view.control = p->control;
 	p->place.area = (unsigned char *)p->memory + area;
 	p->place.partial = (unsigned char *)p->memory + partial;
-	return STATUS_OK;
+	return count_uses_before(p, o->uses_before, err);
 }
 
 /* The largest grid that every rank's device runs at once. Ranks that share a device leave half of it to what they wait for: a linear's block may

@@ -3,8 +3,9 @@
  * Each rank owns one area of device memory, laid out alike on all ranks; its peers write into it, the rank itself reads it. Nothing waits
  * for a host: whatever orders the ranks travels with the data.
  *
- * Uses. Every collective is one use (a long broadcast is several), numbered from 1 by a counter in device memory that the kernel itself
- * advances, so that replayed graphs count too. Areas are double: use u has the half u % 2.
+ * Uses. Every collective is one use (a long broadcast is several), numbered by a counter in device memory that the kernel itself
+ * advances, so that replayed graphs count too. A number has 31 bits and P2P_USED above them, so that none is ever 0; numbers come again after 2^31 uses, an even
+ * number, and are only compared for equality. Areas are double: use u has the half u % 2.
  * Announcement. The kernel of use u writes to every peer what it is about to do, three words of 32 bits, each in one store with u; and it
  * does not end before it has seen its peers' announcements of u and found them equal to its own (contract C1).
  * Why a half can be reused. Rank A writes into B's half for use u + 2 after A's kernel of use u + 1 has ended, since kernels of a stream run
@@ -65,6 +66,7 @@ struct p2p_state {
 	uint32_t stop;             /* how many threads have found a fault */
 };
 #define P2P_TICKETS 4096 /* more than any grid has blocks */
+#define P2P_USED 0x80000000u /* in every number of a use */
 
 /* Offsets in an area, in bytes from its begin; a half is at + (use % 2) * half. */
 struct p2p_part {

@@ -39,7 +39,7 @@ GPU_DEVICE p2p_use p2p_begin(const p2p_view &view, uint32_t *shared)
 		unsigned long long mine = blockIdx.x == 0 ? P2P_TICKETS - (gridDim.x - 1) : 1;
 		const uint32_t stop = gpu_load_volatile(&view.state->stop); /* both on their way before either is used */
 		const unsigned long long before = gpu_atomic_add(&view.state->ticket, mine);
-		shared[0] = (uint32_t)(before / P2P_TICKETS) + 1;
+		shared[0] = ((uint32_t)(before / P2P_TICKETS) + 1) | P2P_USED;
 		shared[1] = stop;
 	}
 	gpu_sync();

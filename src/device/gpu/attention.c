@@ -67,6 +67,12 @@ size_t gpu_attention_workspace(const struct stream_options *options, const struc
 	return most;
 }
 
+int gpu_attention_counters(const struct stream_options *options)
+{
+	const int64_t most = (int64_t)options->max_seqs * options->max_q_heads; /* a slice has at least one query head */
+	return most > INT32_MAX ? INT32_MAX : (int)most;
+}
+
 static enum status check_tensor(const struct tensor *t, const struct attention_args *args, const char *what, struct error *err)
 {
 	const struct kv_layout *l = &args->cache->layout;
@@ -128,11 +134,29 @@ static struct attention_params make_params(const struct attention_args *args, bo
 	                                 .dense = rows->rows == rows->seqs && rows->max_seq_rows == 1, .invariant = invariant};
 }
 
+/* For a kernel that goes by splits: room for p->splits, or no splits where there is too little and nobody asked for so many. */
+static enum status fit_splits(const struct gpu_context *ctx, const struct attention_way *way, struct attention_params *p, struct error *err)
+{
+	const size_t bytes = partial_bytes(p->seqs, p->q_heads, p->splits, p->head_dim);
+	const int64_t counters = (int64_t)p->seqs * p->kv_heads * ((p->group + ATTENTION_SLICE - 1) / ATTENTION_SLICE);
+	if (p->splits > 1 && (bytes > ctx->workspace_bytes || counters > ctx->counter_count)) {
+		if (p->invariant || way->splits)
+			return FAIL(err, UNSUPPORTED, "attention %s: %d sequences of %d heads in %d splits want %zu bytes of workspace and %lld counters; there are %zu and %d",
+			            way->kernel->name, p->seqs, p->q_heads, p->splits, bytes, (long long)counters, ctx->workspace_bytes, ctx->counter_count);
+		p->splits = 1;
+	}
+	p->partial_stats = p->partial + (size_t)p->seqs * (size_t)p->q_heads * (size_t)p->splits * (size_t)p->head_dim;
+	return STATUS_OK;
+}
+
 static enum status launch(const struct gpu_context *ctx, const struct attention_kernel *kernel, int splits, const struct attention_params *p, enum dtype dtype,
                           struct error *err)
 {
-	ctx->dispatch->attention_ran = (struct attention_way){kernel, splits};
-	return kernel->launch(ctx, p, dtype, err);
+	const struct attention_way way = {kernel, splits};
+	struct attention_params fitted = *p;
+	if (kernel->splits) TRY(fit_splits(ctx, &way, &fitted, err));
+	ctx->dispatch->attention_ran = way;
+	return kernel->launch(ctx, &fitted, dtype, err);
 }
 
 /* The first that can, but for `skip` of them as long as another follows. */
@@ -157,29 +181,13 @@ static enum status launch_preferred(const struct gpu_context *ctx, const struct 
 	            p->kv_heads, p->head_dim, dtype_name(dtype), *k || optional ? "" : ", scores with a soft cap");
 }
 
-/* The workspace for p->splits, or no splits where it is too small and nobody asked for so many. */
-static enum status take_workspace(const struct gpu_context *ctx, struct attention_params *p, const struct attention_preferred *preferred, struct error *err)
-{
-	size_t bytes = partial_bytes(p->seqs, p->q_heads, p->splits, p->head_dim);
-	int64_t counters = (int64_t)p->seqs * p->q_heads; /* at most */
-	if (p->splits > 1 && (bytes > ctx->workspace_bytes || counters > GPU_COUNTERS)) {
-		if (p->invariant || (preferred && preferred->way.splits))
-			return FAIL(err, UNSUPPORTED, "attention %s: %d sequences of %d heads in %d splits want %zu bytes of workspace and %lld counters; there are %zu and %d",
-			            preferred ? preferred->name.kernel : "", p->seqs, p->q_heads, p->splits, bytes, (long long)counters, ctx->workspace_bytes, GPU_COUNTERS);
-		p->splits = 1;
-	}
-	p->partial = ctx->workspace;
-	p->partial_stats = p->partial + (size_t)p->seqs * (size_t)p->q_heads * (size_t)p->splits * (size_t)p->head_dim;
-	p->counters = ctx->counters;
-	return STATUS_OK;
-}
-
 static enum status decode(const struct gpu_context *ctx, struct attention_params *p, enum dtype dtype, int skip, struct error *err)
 {
 	const struct attention_preferred *preferred = skip ? NULL : attention_preferred(ctx, false, p, dtype);
 	const int splits = preferred ? preferred->way.splits : 0;
 	p->splits = splits ? splits : decode_splits(&ctx->props, p->invariant, p->seqs, p->kv_heads);
-	TRY(take_workspace(ctx, p, preferred, err));
+	p->partial = ctx->workspace;
+	p->counters = ctx->counters;
 	return preferred ? launch_preferred(ctx, preferred, p, dtype, err) : launch_first(false, skip, ctx, p, dtype, err);
 }
 

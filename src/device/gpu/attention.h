@@ -23,6 +23,7 @@ struct stream_options;
 #define ATTENTION_GROUP 16      /* keys that lie together whatever block_tokens is */
 #define ATTENTION_MAX_SPLITS 32 /* of one sequence and KV head */
 #define ATTENTION_CHUNKS 16     /* most splits in invariant mode */
+#define ATTENTION_SLICE 4       /* query heads of a block that goes by splits, at most */
 #define ATTENTION_CHUNK 256     /* fewest keys of a split in invariant mode */
 
 /* The kernels' parameter. Pointers are device memory; strides in elements. */
@@ -60,6 +61,8 @@ extern "C" {
 #endif
 /* Workspace that attention may ask for on such a stream. */
 size_t gpu_attention_workspace(const struct stream_options *options, const struct gpu_props *props);
+/* Counters that attention may want for such a stream. */
+int gpu_attention_counters(const struct stream_options *options);
 /* gpu_attention without the first `skip` candidates for each kind of sequences, as long as another follows: for checks. */
 enum status gpu_attention_skip(struct stream *stream, const struct attention_args *args, int skip, struct error *err);
 

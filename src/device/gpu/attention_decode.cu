@@ -172,7 +172,7 @@ template <typename T, int ELEMENTS, int HEADS> static gpu_error launch_instance(
 
 template <typename T, int ELEMENTS> static gpu_error launch_heads(const struct gpu_context *ctx, const attention_params *p)
 {
-	return p->group == 1 ? launch_instance<T, ELEMENTS, 1>(ctx, p) : launch_instance<T, ELEMENTS, 4>(ctx, p);
+	return p->group == 1 ? launch_instance<T, ELEMENTS, 1>(ctx, p) : launch_instance<T, ELEMENTS, ATTENTION_SLICE>(ctx, p);
 }
 
 template <typename T> static gpu_error launch_type(const struct gpu_context *ctx, const attention_params *p)

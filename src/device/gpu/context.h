@@ -17,7 +17,8 @@ struct gpu_context {
 	bool invariant;         /* --tp-invariant: one order of summation per output element, whatever N, M and the world size */
 	void *workspace;        /* device memory for one op at a time: attention's splits, GEMM workspace */
 	size_t workspace_bytes;
-	uint32_t *counters;     /* device memory, GPU_COUNTERS zeroed words: a kernel that uses some leaves them zero */
+	uint32_t *counters;     /* device memory, counter_count zeroed words, at least GPU_COUNTERS: a kernel that uses some leaves them zero */
+	int counter_count;
 	void *meeting;          /* device memory, GPU_MEETING_BYTES: of kernels whose blocks wait for each other (moe_flow.cu), zeroed when the stream is made */
 	struct gemm_library *gemm; /* NULL: none on this machine */
 	struct dispatch *dispatch;

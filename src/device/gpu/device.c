@@ -226,7 +226,7 @@ const struct device_ops GPU_PASTE(GPU_NAME) = {
 	.read_memory = gpu_peak_read,
 	.compare = gpu_compare_memory,
 	.sizes = {.head_multiple = ATTENTION_HEAD_MULTIPLE, .max_head_dim = ATTENTION_MAX_HEAD, .max_gdn_k_dim = GDN_MAX_K, .max_gdn_v_dim = GDN_MAX_V,
-	          .max_gdn_taps = GDN_GPU_TAPS, .max_experts = MOE_MAX_EXPERTS, .max_vocab = SAMPLE_MAX_VOCAB},
+	          .max_gdn_taps = GDN_GPU_TAPS, .max_experts = MOE_MAX_EXPERTS},
 	.ops = {
 #define X(op) .op = gpu_##op,
 		OP_LIST(X)

@@ -28,6 +28,12 @@ static void count_total(struct gpu_device *device, enum mem_tag tag, size_t befo
 	if (total > atomic_load(&device->peak)) atomic_store(&device->peak, total);
 }
 
+/* Kernels of other devices write it while this device's run: HIP has memory of its own kind for that. */
+static bool peers_write(enum mem_tag tag)
+{
+	return tag == MEM_SCRATCH || tag == MEM_GATHERED;
+}
+
 enum status gpu_memory_alloc(struct device *base, size_t bytes, enum mem_tag tag, const char *what, void **out, struct error *err)
 {
 	*out = NULL;
@@ -36,7 +42,7 @@ enum status gpu_memory_alloc(struct device *base, size_t bytes, enum mem_tag tag
 	if (!allocation) return STATUS_NO_MEMORY;
 	void *ptr = NULL;
 	enum status st;
-	gpu_error code = tag == MEM_SCRATCH ? gpu_malloc_shared(&ptr, bytes ? bytes : 1) : gpu_malloc(&ptr, bytes ? bytes : 1); /* peers write scratch */
+	gpu_error code = peers_write(tag) ? gpu_malloc_shared(&ptr, bytes ? bytes : 1) : gpu_malloc(&ptr, bytes ? bytes : 1);
 	if (code == GPU_NO_MEMORY) {
 		st = no_room(device, bytes, what, err);
 		goto fail;

@@ -138,9 +138,9 @@ extern "C" enum status gpu_sample(struct stream *stream, const struct sample_arg
 {
 	const struct gpu_context *ctx = gpu_context(stream);
 	const struct tensor *x = &args->logits;
-	if (x->dtype != DTYPE_F32 || x->rows < 1 || x->rows > SAMPLE_MAX_ROWS || x->cols < 1 || x->cols > SAMPLE_MAX_VOCAB)
+	if (x->dtype != DTYPE_F32 || x->rows < 1 || x->rows > SAMPLE_MAX_ROWS || x->cols < 1 || x->cols > SAMPLE_MAX_COLS)
 		return FAIL(err, BAD_INPUT, "sample: logits [%d,%d] of %s; up to %d rows of up to %d f32 are taken", x->rows, x->cols,
-		            dtype_name(x->dtype), SAMPLE_MAX_ROWS, SAMPLE_MAX_VOCAB);
+		            dtype_name(x->dtype), SAMPLE_MAX_ROWS, SAMPLE_MAX_COLS);
 	TRY(tensor_expect(x, TENSOR_REPLICATED, "sample: logits", err));
 	int splits = (2 * ctx->props.multiprocessors + x->rows - 1) / x->rows;
 	const int useful = (x->cols + UNROLL * SPLIT_THREADS - 1) / (UNROLL * SPLIT_THREADS);

@@ -135,6 +135,12 @@ static size_t workspace_bytes(const struct stream_options *options, const struct
 	return most;
 }
 
+static int counter_count(const struct stream_options *options)
+{
+	const int most = gpu_attention_counters(options);
+	return most > GPU_COUNTERS ? most : GPU_COUNTERS;
+}
+
 void gpu_stream_object_destroy(struct stream *base)
 {
 	if (!base) return;
@@ -186,10 +192,11 @@ enum status gpu_stream_object_create(struct device *device, const struct stream_
 	context->log = gpu_device(device)->log;
 	context->recording = &object->recording;
 	context->workspace_bytes = workspace_bytes(o, &context->props);
+	context->counter_count = counter_count(o);
 	enum status st;
 	TRY_GOTO(gpu_check(gpu_stream_create(&context->stream), "stream", err), fail);
 	TRY_GOTO(gpu_memory_alloc(device, context->workspace_bytes, MEM_WORKSPACE, "stream workspace", &context->workspace, err), fail);
-	TRY_GOTO(gpu_memory_alloc(device, GPU_COUNTERS * sizeof(uint32_t), MEM_WORKSPACE, "stream counters", (void **)&context->counters, err), fail);
+	TRY_GOTO(gpu_memory_alloc(device, (size_t)context->counter_count * sizeof(uint32_t), MEM_WORKSPACE, "stream counters", (void **)&context->counters, err), fail);
 	TRY_GOTO(gpu_memory_alloc(device, GPU_MEETING_BYTES, MEM_WORKSPACE, "stream meeting words", &context->meeting, err), fail);
 	TRY_GOTO(gemm_library_create(&context->gemm, NULL, err), fail);
 	TRY_GOTO(make_word(object, err), fail);
