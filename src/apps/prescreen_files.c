@@ -2,6 +2,7 @@
 
 #include <string.h>
 
+#include "base/out_file.h"
 #include "prescreen/chain.h"
 #include "prescreen/choose.h"
 #include "prescreen/report.h"
@@ -10,7 +11,7 @@ static enum status write_file(const char *folder, const char *name, const struct
 {
 	struct buf path = {0};
 	enum status st = buf_printf(&path, err, "%s/%s", folder, name);
-	if (st == STATUS_OK) st = buf_write_file(text, path.data, err);
+	if (st == STATUS_OK) st = out_file_write(path.data, text->data, text->size, err);
 	buf_fini(&path);
 	return st;
 }

@@ -8,7 +8,6 @@
 #include <sys/stat.h>
 
 #include "base/mem.h"
-#include "base/out_file.h"
 
 void buf_fini(struct buf *b)
 {
@@ -90,12 +89,4 @@ enum status buf_read_file(struct buf *b, const char *path, size_t limit, struct 
 out:
 	fclose(file);
 	return st;
-}
-
-enum status buf_write_file(const struct buf *b, const char *path, struct error *err)
-{
-	struct out_file out = {0};
-	TRY(out_file_open(&out, path, err));
-	(void)!fwrite(b->data, 1, b->size, out.file); /* commit tells */
-	return out_file_commit(&out, path, err);
 }

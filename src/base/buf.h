@@ -22,7 +22,4 @@ PRINTF_LIKE(3, 4) enum status buf_printf(struct buf *b, struct error *err, const
 /* The whole file at `path`, at most `limit` bytes, appended. IO if it cannot be read, BAD_INPUT if longer. */
 enum status buf_read_file(struct buf *b, const char *path, size_t limit, struct error *err) NODISCARD;
 
-/* The bytes as the file at `path`, whole or not at all (out_file.h). IO. */
-enum status buf_write_file(const struct buf *b, const char *path, struct error *err) NODISCARD;
-
 #endif

@@ -89,3 +89,11 @@ void out_file_drop(struct out_file *out)
 	free(out->path);
 	*out = (struct out_file){0};
 }
+
+enum status out_file_write(const char *path, const void *data, size_t n, struct error *err)
+{
+	struct out_file out = {0};
+	TRY(out_file_open(&out, path, err));
+	(void)!fwrite(data, 1, n, out.file); /* commit tells */
+	return out_file_commit(&out, path, err);
+}

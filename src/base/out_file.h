@@ -20,5 +20,7 @@ enum status out_file_open(struct out_file *out, const char *path, struct error *
 enum status out_file_commit(struct out_file *out, const char *path, struct error *err) NODISCARD;
 /* Drops what was not committed. Zeroed or closed: nothing happens. */
 void out_file_drop(struct out_file *out);
+/* All three at once: data[0..n) is what is at `path`. */
+enum status out_file_write(const char *path, const void *data, size_t n, struct error *err) NODISCARD;
 
 #endif

@@ -7,8 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/buf.h"
 #include "base/mem.h"
+#include "base/out_file.h"
 #include "model/fields.h"
 #include "prescreen/results.h"
 
@@ -485,7 +485,7 @@ enum status results_save(const struct results *results, const char *path, struct
 	char *text = object ? json_dumps(object, JSON_INDENT(1) | JSON_REAL_PRECISION(9)) : NULL;
 	json_decref(object);
 	if (!text) return FAIL(err, NO_MEMORY, "%s: no memory for its text", path);
-	enum status st = buf_write_file(&(struct buf){.data = text, .size = strlen(text)}, path, err);
+	enum status st = out_file_write(path, text, strlen(text), err);
 	free(text);
 	return st;
 }

@@ -22,6 +22,7 @@
 #include "base/fault.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/out_file.h"
 #include "base/rng.h"
 #include "base/status.h"
 #include "base/wait.h"
@@ -232,7 +233,7 @@ static void expect_file(const char *path, const char *text)
 
 static enum status write_text(const char *path, const char *text, struct error *err)
 {
-	return buf_write_file(&(struct buf){.data = (char *)text, .size = strlen(text)}, path, err);
+	return out_file_write(path, text, strlen(text), err);
 }
 
 static int entries_of(const char *folder)
@@ -245,7 +246,7 @@ static int entries_of(const char *folder)
 	return count;
 }
 
-static void test_buf_write_file(void **state)
+static void test_out_file_write(void **state)
 {
 	(void)state;
 	char folder[] = "/tmp/tandem_test_base_XXXXXX", path[64], part[80], missing[80];
@@ -603,7 +604,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_status_table),     cmocka_unit_test(test_error_keeps_the_first), cmocka_unit_test(test_error_text_is_bounded),
 		cmocka_unit_test(test_sizes_overflow),   cmocka_unit_test(test_allocation),            cmocka_unit_test(test_buf),
-		cmocka_unit_test(test_buf_read_file),    cmocka_unit_test(test_buf_write_file), cmocka_unit_test(test_write_in_place),
+		cmocka_unit_test(test_buf_read_file),    cmocka_unit_test(test_out_file_write), cmocka_unit_test(test_write_in_place),
 		   cmocka_unit_test(test_clock),                 cmocka_unit_test(test_wait_word),
 		cmocka_unit_test(test_ping_pong),        cmocka_unit_test(test_waiting_burns_no_cpu),  cmocka_unit_test(test_fault_parse),
 		cmocka_unit_test(test_fault_parse_refuses), cmocka_unit_test(test_fault_check),        cmocka_unit_test(test_bf16),
