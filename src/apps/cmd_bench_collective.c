@@ -317,7 +317,7 @@ static enum status check_room(struct bench *b, struct error *err)
 	for (int i = 0; i < b->shape_count; i++)
 		if ((double)b->max_rows * b->shapes[i].cols > elements) elements = (double)b->max_rows * b->shapes[i].cols;
 	TRY(ops->open(&device, &b->fleet.options[0], err));
-	enum status st = measure_room(device, elements * sizeof(float) * (4 * b->settings->tp + 1), "bench collective", "fewer --rows, --hidden or --tp", err);
+	enum status st = device_room(device, elements * sizeof(float) * (4 * b->settings->tp + 1), "bench collective", "fewer --rows, --hidden or --tp", err);
 	ops->close(device);
 	return st;
 }

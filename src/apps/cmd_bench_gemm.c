@@ -184,7 +184,7 @@ static enum status open_rank(struct bench *b, const struct plan_degree *degree, 
 	snprintf(b->isa, sizeof b->isa, "%s", b->fleet.ops->flavour(b->device));
 	for (int i = 0; i < degree->families; i++)
 		if (measured(&degree->family[i]))
-			TRY(measure_room(b->device, bytes_of(b, &degree->family[i], degree->world_size), degree->family[i].family, "fewer --rows or a larger --tp", err));
+			TRY(device_room(b->device, bytes_of(b, &degree->family[i], degree->world_size), degree->family[i].family, "fewer --rows or a larger --tp", err));
 	return b->fleet.ops->stream_create(b->device, &stream, &b->stream, err);
 }
 

@@ -30,10 +30,3 @@ void fleet_fini(struct fleet *fleet)
 	free(fleet->storage);
 	*fleet = (struct fleet){0};
 }
-
-enum status measure_room(const struct device *device, double bytes, const char *what, const char *advice, struct error *err)
-{
-	const double left = (double)device->vt->free_bytes(device);
-	if (bytes <= left) return STATUS_OK;
-	return FAIL(err, NO_ROOM, "%s: %.1f GiB are needed, %.1f GiB are free; use %s", what, bytes / 0x1p30, left / 0x1p30, advice);
-}

@@ -18,7 +18,4 @@ struct fleet {
 enum status fleet_init(struct fleet *fleet, const struct settings *settings, int world_size, struct error *err) NODISCARD;
 void fleet_fini(struct fleet *fleet);
 
-/* Before anything big is allocated: on a machine that overcommits, lack of memory would show as a killed process. NO_ROOM: what to do instead is `advice`. */
-enum status measure_room(const struct device *device, double bytes, const char *what, const char *advice, struct error *err) NODISCARD;
-
 #endif

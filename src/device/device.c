@@ -40,3 +40,10 @@ const char *device_names(void)
 #undef X
 	return names + 2;
 }
+
+enum status device_room(const struct device *device, double bytes, const char *what, const char *instead, struct error *err)
+{
+	const double left = (double)device->vt->free_bytes(device);
+	if (bytes <= left) return STATUS_OK;
+	return FAIL(err, NO_ROOM, "%s: %.1f GiB are needed, %.1f GiB are free; use %s", what, bytes / 0x1p30, left / 0x1p30, instead);
+}

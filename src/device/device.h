@@ -216,6 +216,9 @@ static inline struct linear_weight linear_view(const struct device_ops *vt, cons
 	return (struct linear_weight){.data = (char *)w->data + vt->linear_bytes(w->dtype, n0, w->k), .dtype = w->dtype, .n = n, .k = w->k};
 }
 
+/* Before anything big is allocated: on a machine that overcommits, lack of memory would show as a killed process. NO_ROOM, saying what to use instead. */
+enum status device_room(const struct device *device, double bytes, const char *what, const char *instead, struct error *err) NODISCARD;
+
 /* What a back end wants where the user has not said otherwise. */
 #define DEVICE_KV_BLOCK_TOKENS 32
 #define DEVICE_PREFILL_CHUNK 512

@@ -27,15 +27,11 @@ static enum status join_group(struct worker *w, struct error *err)
 	return dispatch_agree(rank->group, rank->index, rank->comm->sequence, rank->options.whitelist->hash, err);
 }
 
-/* Before anything big is allocated: on a machine that overcommits, lack of memory would show as a killed process. */
 static enum status check_room(struct worker *w, struct error *err)
 {
 	struct rank *rank = &w->rank;
-	size_t free_bytes = rank->device->vt->free_bytes(rank->device);
-	uint64_t need = w->need_bytes * (uint64_t)(rank->device->vt->one_memory ? rank->world_size : 1);
-	if (need <= free_bytes) return STATUS_OK;
-	return FAIL(err, NO_ROOM, "memory: %.1f GiB are needed (weights, KV, buffers), %.1f GiB are free; use a smaller --context or model, or more devices",
-	            (double)need / 0x1p30, (double)free_bytes / 0x1p30);
+	const double need = (double)w->need_bytes * (rank->device->vt->one_memory ? rank->world_size : 1);
+	return device_room(rank->device, need, "memory (weights, KV, buffers)", "a smaller --context or model, or more devices", err);
 }
 
 /* Says how long the phases of opening took, once for the group. */

@@ -44,13 +44,10 @@ static uint64_t deadline(const struct bench *b)
 	return clock_deadline_ms((uint64_t)b->timeout_ms);
 }
 
-/* On a machine that overcommits, lack of memory would show as a killed process. `times`: as much again is taken elsewhere on the host. */
-static enum status check_room(const struct bench *b, size_t bytes, size_t times, const char *what, struct error *err)
+/* Where the host's memory is the device's. `times`: as much again is taken elsewhere on the host. */
+static enum status check_room(const struct bench *b, size_t bytes, int times, const char *what, struct error *err)
 {
-	const size_t left = b->ops->one_memory ? b->ops->free_bytes(b->device) : SIZE_MAX;
-	if (bytes <= left / times) return STATUS_OK;
-	return FAIL(err, NO_ROOM, "%s: %.1f GiB are needed, %.1f GiB are free; use fewer --rows or --contexts, or a larger --tp", what,
-	            (double)bytes * (double)times / 0x1p30, (double)left / 0x1p30);
+	return b->ops->one_memory ? device_room(b->device, (double)bytes * times, what, "fewer --rows or --contexts, or a larger --tp", err) : STATUS_OK;
 }
 
 enum status trial_weights_open(struct trial_weights *out, struct bench *bench, enum dtype dtype, int n, int k, struct error *err)
