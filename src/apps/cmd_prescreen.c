@@ -11,13 +11,13 @@
 #include "apps/measure.h"
 #include "apps/prescreen_files.h"
 #include "apps/prescreen_text.h"
+#include "apps/session.h"
 #include "base/mem.h"
 #include "model/fields.h"
 #include "prescreen/chain.h"
 #include "prescreen/problems.h"
 #include "prescreen/screen.h"
 #include "tandem.h"
-#include "text/utf8.h"
 
 #define QUICK_ROTATE_BYTES ((int64_t)8 << 20)
 #define CPU_CONTEXT 512
@@ -86,22 +86,12 @@ static enum status open_fleet(struct prescreen *p, struct error *err)
 	return fleet_init(&p->fleet, &s, 1, err);
 }
 
-/* The name of the model's folder, or of its GGUF file, however the path is written: "models/demo/", "models/demo/config.json", and "." in that folder: "demo".
- * UTF-8, as results are saved and compared. */
-static enum status name_model(char out[64], const char *path, struct error *err)
+static enum status name_model(struct prescreen *p, struct error *err)
 {
 	struct buf name = {0};
-	char copy[4096];
-	size_t n = (size_t)snprintf(copy, sizeof copy, "%s", path), last = strlen("config.json");
-	if (n >= sizeof copy) n = sizeof copy - 1;
-	if (n == last && strcmp(copy, "config.json") == 0) strcpy(copy, ".");
-	else if (n > last && strcmp(copy + n - last - 1, "/config.json") == 0) copy[n - last] = 0;
-	char *real = realpath(copy, NULL);
-	const char *whole = real ? real : copy, *slash = strrchr(whole, '/'), *part = slash && slash[1] ? slash + 1 : whole;
-	enum status st = utf8_append_lossy(&name, part, strlen(part), err);
-	if (st == STATUS_OK) fields_text(out, 64, name.data ? name.data : "");
+	enum status st = model_name(p->settings->model, &name, err);
+	if (st == STATUS_OK) fields_text(p->results.model, sizeof p->results.model, name.data);
 	buf_fini(&name);
-	free(real);
 	return st;
 }
 
@@ -115,7 +105,7 @@ static enum status make_problems(struct prescreen *p, struct error *err)
 	if (!(s->reject <= s->keep)) return FAIL(err, USAGE, "--reject %g: is above --keep %g; give one that is not", s->reject, s->keep);
 	snprintf(p->results.program, sizeof p->results.program, "%s", TANDEM_VERSION);
 	snprintf(p->results.model_type, sizeof p->results.model_type, "%.31s", p->config.model_type);
-	TRY(name_model(p->results.model, s->model, err));
+	TRY(name_model(p, err));
 	p->results.dtype = p->config.dtype;
 	p->results.keep = s->keep;
 	p->results.reject = s->reject;

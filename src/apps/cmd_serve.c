@@ -35,32 +35,17 @@ struct serve {
 	int signals[2];   /* pipe */
 };
 
-/* Clients name the model by what they read in answers, so it is the UTF-8 that those have. */
-static enum status copy_name(struct serve *s, const char *name, struct error *err)
-{
-	TRY(utf8_append_lossy(&s->names, name, strlen(name), err));
-	return buf_puts(&s->names, "", err);
-}
-
-/* The name of the model's folder: its path without what stands before the last part. */
-static enum status default_name(struct serve *s, struct error *err)
-{
-	char *real = realpath(s->folder.data, NULL);
-	const char *path = real ? real : s->folder.data, *slash = strrchr(path, '/');
-	enum status st = copy_name(s, slash && slash[1] ? slash + 1 : path, err);
-	free(real);
-	return st;
-}
-
+/* Clients name the model by what they read in answers, so names are the UTF-8 that those have. */
 static enum status read_names(struct serve *s, struct error *err)
 {
 	const char *given = s->settings->served_names;
 	if (!given) {
-		TRY(default_name(s, err));
+		TRY(model_name(s->settings->model, &s->names, err));
 		s->facts.names[s->facts.name_count++] = s->names.data;
 		return STATUS_OK;
 	}
-	TRY(copy_name(s, given, err));
+	TRY(utf8_append_lossy(&s->names, given, strlen(given), err));
+	TRY(buf_puts(&s->names, "", err));
 	char *rest = s->names.data, *name;
 	while ((name = strsep(&rest, ","))) {
 		if (!*name || strlen(name) > 200 || s->facts.name_count == FACTS_MAX_NAMES)

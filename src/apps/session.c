@@ -1,5 +1,6 @@
 #include "apps/session.h"
 
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -8,6 +9,7 @@
 #include "device/device.h"
 #include "model/config.h"
 #include "model/gguf.h"
+#include "text/utf8.h"
 
 enum status session_error(int code, const struct tandem_error *from, struct error *err)
 {
@@ -87,6 +89,19 @@ enum status model_folder(const char *model, struct buf *out, struct error *err)
 	bool file = n > 5 && !strcmp(model + n - 5, ".json");
 	if (!file) return buf_puts(out, model, err);
 	return slash ? buf_append(out, model, (size_t)(slash - model) + 1, err) : buf_puts(out, ".", err);
+}
+
+enum status model_name(const char *model, struct buf *out, struct error *err)
+{
+	struct buf path = {0};
+	enum status st = model_folder(model, &path, err);
+	char *real = st == STATUS_OK ? realpath(path.data, NULL) : NULL;
+	const char *whole = real ? real : path.data, *slash = whole ? strrchr(whole, '/') : NULL, *part = slash && slash[1] ? slash + 1 : whole;
+	if (st == STATUS_OK) st = utf8_append_lossy(out, part, strlen(part), err);
+	if (st == STATUS_OK) st = buf_puts(out, "", err);
+	free(real);
+	buf_fini(&path);
+	return st;
 }
 
 enum status model_tokenizer(struct tokenizer **out, const char *model, struct console *console, struct error *err)

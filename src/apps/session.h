@@ -37,6 +37,8 @@ enum status session_error(int code, const struct tandem_error *from, struct erro
 
 /* The folder of a MODEL that may be the folder or its config.json. */
 enum status model_folder(const char *model, struct buf *out, struct error *err) NODISCARD;
+/* Appends the name of that folder, or of the GGUF file, however the path is written ("." in the folder too), as UTF-8. */
+enum status model_name(const char *model, struct buf *out, struct error *err) NODISCARD;
 /* *out is NULL, without an error, if the folder has no tokenizer.json (the GGUF file no tokenizer). tokenizer_limit is at the model's
  * vocabulary. (A larger model is fine: embedding rows are often padded.) */
 enum status model_tokenizer(struct tokenizer **out, const char *model, struct console *console, struct error *err) NODISCARD;
