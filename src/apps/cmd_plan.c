@@ -78,11 +78,10 @@ static int state_slots(const struct plan *plan)
 	return plan->config.gdn.k_heads ? plan_state_slots(s->max_running, s->state_snapshots ? s->state_snapshots : s->max_running) : 0;
 }
 
-/* Of a rank's memory: as `tandem serve` would have them with these settings. */
+/* As `tandem serve` would have them with these settings. */
 static struct step_limits limits_of(const struct settings *s, const struct device_ops *ops)
 {
-	const int chunk = s->prefill_chunk ? s->prefill_chunk : device_prefill_chunk(ops);
-	return rank_limits(&(struct rank_options){.limits = step_limits_of(chunk, s->max_running), .graphs = ops->graph_begin});
+	return step_limits_of(s->prefill_chunk ? s->prefill_chunk : device_prefill_chunk(ops), s->max_running);
 }
 
 /* As `tandem serve` would have them where KV is plenty, the sink's included. */
@@ -91,7 +90,7 @@ static int window_slots(const struct plan *plan, const struct device_ops *ops)
 	const struct model_config *c = &plan->config;
 	const struct settings *s = plan->settings;
 	int block = s->kv_block ? s->kv_block : device_kv_block_tokens(ops);
-	int rows = step_limits_of(s->prefill_chunk ? s->prefill_chunk : device_prefill_chunk(ops), s->max_running).max_rows;
+	int rows = limits_of(s, ops).max_rows;
 	if (!memchr(c->layer_kind, LAYER_SLIDING, (size_t)c->layers)) return 0;
 	return (plan_window_blocks(INT_MAX / block - 1, block, s->max_running, rows, c->sliding_window, s->max_running) + 1) * block;
 }
@@ -267,7 +266,7 @@ enum status cmd_plan(const struct settings *settings, struct error *err)
 	plan.degree = mem_zalloc((size_t)plan.count, sizeof *plan.degree, "plan", err);
 	if (!plan.degree) return STATUS_NO_MEMORY;
 	enum dtype activation = device_activation(ops, plan.config.dtype);
-	const struct step_limits limits = limits_of(settings, ops);
+	const struct step_limits limits = rank_limits(&(struct rank_options){.limits = limits_of(settings, ops), .graphs = ops->graph_begin});
 	struct plan_options options = {.device_memory = settings->device_memory,
 	                               .state_slots = state_slots(&plan),
 	                               .window_slots = window_slots(&plan, ops),

@@ -34,7 +34,6 @@ struct coordinator {
 	void *partition;     /* what the device options point to */
 	uint64_t spin_ns;    /* how long it looks for the workers' reports before it sleeps */
 	struct step_clock clock; /* COMMIT */
-	bool rejoins;        /* a new group is made: an interrupt ended the one before, and must not end this one */
 	bool stuck;          /* a worker did not come back: its memory must not be touched again */
 };
 
@@ -159,7 +158,8 @@ static void wait_workers(struct coordinator *c)
 		if (wait_change_spin(&c->done, seen, c->spin_ns, clock_deadline_ms(LOOK_MS))) continue;
 		report_progress(c);
 		find_lost(c);
-		if (c->options.interrupt && !c->rejoins && atomic_load(c->options.interrupt)) abort_interrupted(c);
+		/* An interrupt that ended a group must not end the one that is made after it. */
+		if (c->workers[0].what != WORKER_REJOIN && c->options.interrupt && atomic_load(c->options.interrupt)) abort_interrupted(c);
 		uint64_t now = clock_ns(), patience_ns = patience_ms(c) * 1000000u, moves = movement(c); /* in this order: the end of an opening counts as a move */
 		note_movement(c, now);
 		if (moves != moved) {
@@ -449,10 +449,7 @@ enum status coordinator_rebuild(struct coordinator *c, struct error *err)
 		group_abort(c->group, -1, err);
 		return st;
 	}
-	c->rejoins = true;
-	st = command_all(c, WORKER_REJOIN, err);
-	c->rejoins = false;
-	return st;
+	return command_all(c, WORKER_REJOIN, err);
 }
 
 struct kv_group *coordinator_kv(struct coordinator *c)
