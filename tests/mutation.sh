@@ -169,11 +169,13 @@ mutant stale_state_at_the_beginning $gdn '		if (read < 0) memset(s, 0, matrix * 
 
 mutant tail_reads_the_committed_state src/engine/rank.c 'read[s] = s < first ? kv_state_read' 'read[s] = true ? kv_state_read'
 
-tests="tests/unit/test_gguf.c tests/unit/files.c"
+tests="tests/unit/test_gguf_model.c tests/unit/gguf_writer.c tests/unit/files.c"
 mutant rows_of_q_and_k_as_stored src/model/gguf_source.c '	return head * size + 2 * pair + half;' '	return row;'
 mutant heads_of_k_as_of_q src/model/gguf_source.c 'order == GGUF_KV_HEADS ? g->kv_heads : 0;' 'order == GGUF_KV_HEADS ? g->heads : 0;'
 mutant tree_depends_on_the_types src/model/shard.c 'if (fits(config, p, TREE_DIVISIBLES))' 'if (fits(config, p, DIVISIBLES))'
 mutant blocks_cut_by_a_degree src/model/shard.c 'return block > 1 ? inputs / block : 0;' 'return 0;'
+
+tests="tests/unit/test_describe.c"
 mutant equal_scores_in_order src/text/bpe_describe.c 'if (i > 0 && list[i].score < list[i - 1].score) rank++;' 'rank++;'
 
 tests="tests/unit/test_prescreen.c tests/unit/files.c" kernels=src/prescreen/kernels.c
