@@ -260,9 +260,10 @@ mutant linears_are_not_warmed src/engine/worker.c '	TRY(warm_linears(rank, err))
 mutant half_of_a_layer_is_not_warmed src/engine/warm.c '	TRY(run_rows(warm, &w->down, b->act, most, err));' ''
 mutant largest_size_is_not_warmed src/engine/warm.c 'rows = next < use->most ? next : use->most;' 'if ((rows = next) > use->most) return STATUS_OK;'
 
-tests=tests/unit/test_reports.c
+tests="tests/unit/test_reports.c tests/unit/files.c"
 mutant flips_of_neighbours_only src/prescreen/compare.c '*agree &= flip->at[d]->outcome == first;' '*agree = 1;'
 mutant missing_candidate_counts_as_equal src/prescreen/compare.c '			out->only_a += decided(x);' '			out->only_a += decided(x); out->equal += decided(x); out->compared += decided(x);'
+mutant results_are_rounded src/prescreen/results_json.c 'JSON_REAL_PRECISION(17)' 'JSON_REAL_PRECISION(9)'
 mutant name_not_escaped src/prescreen/report_html.c "*text == '<' ? \"&lt;\" : " ''
 
 tests=$(echo tests/sim/*.c) arguments="--workloads 200"

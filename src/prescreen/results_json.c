@@ -482,7 +482,8 @@ enum status results_load(struct results *out, const char *path, struct error *er
 enum status results_save(const struct results *results, const char *path, struct error *err)
 {
 	json_t *object = results_json(results);
-	char *text = object ? json_dumps(object, JSON_INDENT(1) | JSON_REAL_PRECISION(9)) : NULL;
+	/* All digits: a report made anew from the file, or a resumed run's threshold, is the same to the last bit. */
+	char *text = object ? json_dumps(object, JSON_INDENT(1) | JSON_REAL_PRECISION(17)) : NULL;
 	json_decref(object);
 	if (!text) return FAIL(err, NO_MEMORY, "%s: no memory for its text", path);
 	enum status st = out_file_write(path, text, strlen(text), err);

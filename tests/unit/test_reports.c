@@ -2,6 +2,7 @@
  * and nothing that a hostile name could add. account.json has the speed-ups of a published account of TP2 and TP4 on one device; its other numbers are
  * made up. */
 #include <jansson.h>
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -14,6 +15,7 @@
 #include "prescreen/compare.h"
 #include "prescreen/rejects.h"
 #include "prescreen/report.h"
+#include "unit/files.h"
 
 #define ACCOUNT "tests/data/prescreen/account.json"
 #define SAMPLE "tests/data/prescreen/sample.json"
@@ -214,6 +216,46 @@ static void test_reports_say_it_all(void **state)
 	results_fini(&r);
 }
 
+/* Half of the last digit that a report shows, a bit below it: what is rounded before it is written is shown otherwise after it was read. */
+static void unsettle(struct result_timing *t)
+{
+	t->us = nextafter(t->us + 0.345, 0), t->baseline_us = nextafter(floor(t->baseline_us) + 0.125, 0);
+	t->speedup = nextafter(floor(t->speedup * 10) / 10 + 0.0125, 0), t->low = t->speedup - 1 / 3.0, t->high = t->speedup + 1 / 7.0;
+}
+
+static void test_reports_anew_are_the_same(void **state)
+{
+	(void)state;
+	char folder[256], path[300];
+	struct results r = load(SAMPLE), again;
+	struct buf text[4] = {0};
+	struct error err = {0};
+	r.keep = 1.0123456789012345, r.reject = 1 / 3.0, r.seconds = nextafter(12.5, 0);
+	for (int i = 0; i < r.problems; i++)
+		for (int c = 0; c < r.problem[i].candidates; c++) {
+			struct result_candidate *at = &r.problem[i].candidate[c];
+			unsettle(&at->timing), unsettle(&at->confirm.timing);
+			at->check.error = (struct result_error){nextafter(0.125, 0), 1 / 3.0};
+		}
+	files_make(folder);
+	snprintf(path, sizeof path, "%s/prescreen.json", folder);
+	need(results_save(&r, path, &err), &err);
+	need(results_load(&again, path, &err), &err);
+	need(report_markdown(&r, &text[0], &err), &err);
+	need(report_markdown(&again, &text[1], &err), &err);
+	need(report_html(&r, &text[2], &err), &err);
+	need(report_html(&again, &text[3], &err), &err);
+	assert_string_equal(text[0].data, text[1].data);
+	assert_string_equal(text[2].data, text[3].data);
+	/* and all the rest: to the last bit */
+	json_t *one = results_json(&r), *two = results_json(&again);
+	assert_true(json_equal(one, two));
+	json_decref(one), json_decref(two);
+	for (int i = 0; i < 4; i++) buf_fini(&text[i]);
+	files_remove(folder);
+	results_fini(&r), results_fini(&again);
+}
+
 static void test_hostile_names_stay_text(void **state)
 {
 	(void)state;
@@ -278,6 +320,7 @@ int main(void)
 		cmocka_unit_test(test_runs_that_cannot_be_compared),
 		cmocka_unit_test(test_rejections_go_together),
 		cmocka_unit_test(test_reports_say_it_all),
+		cmocka_unit_test(test_reports_anew_are_the_same),
 		cmocka_unit_test(test_hostile_names_stay_text),
 		cmocka_unit_test(test_empty_and_unfinished),
 	};
