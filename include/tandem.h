@@ -41,7 +41,7 @@ TANDEM_API bool tandem_is_fatal(int code);
 
 /* Zero means "default" in every field. Strings are borrowed during tandem_open only. */
 struct tandem_options {
-	const char *model;     /* folder, or config.json with random_weights */
+	const char *model;     /* folder or one GGUF file; config.json with random_weights */
 	int world_size;        /* ranks; 1 */
 	const char *device;    /* "cpu"; "cuda" or "hip" in a build that has it */
 	const int *devices;    /* world_size ordinals (rank -> device), or NULL: 0, 1, … */

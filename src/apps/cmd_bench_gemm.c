@@ -179,7 +179,7 @@ static enum status open_rank(struct bench *b, const struct plan_degree *degree, 
 		if (f->local_n > stream.max_n) stream.max_n = (int)f->local_n;
 		if (f->local_k > stream.max_k) stream.max_k = (int)f->local_k;
 	}
-	TRY(fleet_init(&b->fleet, b->settings, degree->world_size, err));
+	TRY(fleet_init_alone(&b->fleet, b->settings, degree->world_size, err));
 	TRY(b->fleet.ops->open(&b->device, &b->fleet.options[0], err));
 	snprintf(b->isa, sizeof b->isa, "%s", b->fleet.ops->flavour(b->device));
 	for (int i = 0; i < degree->families; i++)

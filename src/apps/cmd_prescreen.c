@@ -75,15 +75,10 @@ static void progress(void *context, const struct screen_progress *s)
 /* The rank that is measured has the threads that one of the largest world size would have, unless --threads says otherwise. */
 static enum status open_fleet(struct prescreen *p, struct error *err)
 {
-	struct settings s = *p->settings;
+	const struct settings *s = p->settings;
 	int most = 1;
-	TRY(fleet_init(&p->fleet, &s, 1, err));
-	int cores = p->fleet.options[0].core_count;
-	if (s.threads || cores < 2) return STATUS_OK;
-	for (int i = 0; i < s.degrees.count; i++) most = s.degrees.items[i] > most ? s.degrees.items[i] : most;
-	s.threads = cores / most > 1 ? cores / most : 1;
-	fleet_fini(&p->fleet);
-	return fleet_init(&p->fleet, &s, 1, err);
+	for (int i = 0; i < s->degrees.count; i++) most = s->degrees.items[i] > most ? s->degrees.items[i] : most;
+	return fleet_init_alone(&p->fleet, s, s->threads ? 1 : most, err);
 }
 
 static enum status name_model(struct prescreen *p, struct error *err)

@@ -10,6 +10,7 @@
 #include "apps/explain.h"
 #include "apps/session.h"
 #include "base/clock.h"
+#include "engine/sampler.h"
 #include "model/gguf.h"
 #include "text/template.h"
 
@@ -101,12 +102,13 @@ static struct tandem_sampling choose_sampling(const struct settings *s, const st
 {
 	bool defaults = info->default_sample;
 	double temperature = defaults ? isnan(info->default_temperature) ? 1 : info->default_temperature : 0;
-	double top_p = defaults && !isnan(info->default_top_p) ? info->default_top_p : 0;
-	double penalty = defaults && !isnan(info->default_repetition_penalty) ? info->default_repetition_penalty : 0;
+	double top_p = defaults && !isnan(info->default_top_p) ? info->default_top_p : 1;
+	double penalty = defaults && !isnan(info->default_repetition_penalty) ? info->default_repetition_penalty : 1;
 	int64_t top_k = defaults && info->default_top_k > 0 && info->default_top_k <= INT32_MAX ? info->default_top_k : 0;
+	if (!isnan(s->top_p)) top_p = s->top_p;
 	return (struct tandem_sampling){
 		.temperature = isnan(s->temperature) ? temperature : s->temperature,
-		.top_p = isnan(s->top_p) ? top_p : s->top_p,
+		.top_p = fmax(top_p, SAMPLER_TOP_P_LEAST),
 		.min_p = isnan(s->min_p) ? 0 : s->min_p,
 		.repetition_penalty = isnan(s->repetition_penalty) ? penalty : s->repetition_penalty,
 		.top_k = s->top_k < 0 ? (int)top_k : s->top_k,

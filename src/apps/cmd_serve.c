@@ -101,6 +101,7 @@ static void fill_facts(struct serve *s)
 	f->created = (int64_t)time(NULL);
 	f->info = s->session.info;
 	f->tokenizer = s->tokenizer;
+	f->ignore_eos = s->settings->ignore_eos;
 	f->model_defaults = !strcmp(s->settings->defaults, "model");
 }
 

@@ -24,6 +24,17 @@ enum status fleet_init(struct fleet *fleet, const struct settings *settings, int
 	return st;
 }
 
+enum status fleet_init_alone(struct fleet *fleet, const struct settings *settings, int world_size, struct error *err)
+{
+	struct settings s = *settings;
+	TRY(fleet_init(fleet, &s, 1, err));
+	int cores = fleet->options[0].core_count;
+	if (cores < 2 || world_size < 2) return STATUS_OK;
+	s.threads = cores / world_size > 1 ? cores / world_size : 1;
+	fleet_fini(fleet);
+	return fleet_init(fleet, &s, 1, err);
+}
+
 void fleet_fini(struct fleet *fleet)
 {
 	free(fleet->options);

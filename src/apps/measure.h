@@ -16,6 +16,8 @@ struct fleet {
 	void *storage;
 };
 enum status fleet_init(struct fleet *fleet, const struct settings *settings, int world_size, struct error *err) NODISCARD;
+/* One rank, with the CPU threads and the device that it would have among `world_size`, rank 0's: for what one rank does without others. */
+enum status fleet_init_alone(struct fleet *fleet, const struct settings *settings, int world_size, struct error *err) NODISCARD;
 void fleet_fini(struct fleet *fleet);
 
 #endif

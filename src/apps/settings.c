@@ -10,6 +10,7 @@
 /* Commands that open an engine. */
 #define ENGINE (COMMAND_RUN | COMMAND_LOGITS | COMMAND_SERVE | COMMAND_VERIFY | COMMAND_BENCH_STEP)
 /* Commands that open devices: engines, and benchmarks that use the devices directly. */
+#define ALONE (COMMAND_PRESCREEN | COMMAND_BENCH_GEMM | COMMAND_BENCH_PEAK) /* one rank is measured, on one device */
 #define DEVICES (ENGINE | COMMAND_PRESCREEN | COMMAND_BENCH_GEMM | COMMAND_BENCH_COLLECTIVE | COMMAND_BENCH_PEAK)
 #define TOKENS_MAX 16777216.0
 #define EXACT_MAX 9007199254740992.0 /* 2^53: whole numbers up to here survive JSON */
@@ -32,12 +33,14 @@ static const struct option rows[] = {
 	 .unit = "tokens", .commands = COMMAND_VERIFY, .help = "greedy tokens to compare for each prompt", .min = 1, .max = TOKENS_MAX},
 	{.name = "ignore-eos", .type = OPTION_FLAG, .group = "Generation", AT(ignore_eos), .commands = ENGINE & ~COMMAND_SERVE,
 	 .help = "go on after an end-of-text token (logits and bench always do)"},
+	{.name = "ignore-eos", .type = OPTION_FLAG, .group = "Generation", AT(ignore_eos), .commands = COMMAND_SERVE,
+	 .help = "go on after an end-of-text token, unless a request says ignore_eos: false"},
 	{.name = "temp", .type = OPTION_REAL, .argument = "T", .group = "Generation", AT(temperature), .absent = "the model's if it says do_sample, else 0",
 	 .commands = COMMAND_RUN, .help = "temperature; 0 takes the likeliest token", .min = 0, .max = 100},
 	{.name = "top-k", .type = OPTION_INT, .argument = "K", .group = "Generation", AT(top_k), .absent = "the model's, else 0",
 	 .commands = COMMAND_RUN, .help = "choose among the K likeliest; 0 is off", .min = 0, .max = 2147483647},
 	{.name = "top-p", .type = OPTION_REAL, .argument = "P", .group = "Generation", AT(top_p), .absent = "the model's, else 1",
-	 .commands = COMMAND_RUN, .help = "choose among the likeliest that add up to P; 1 is off", .min = 0, .max = 1},
+	 .commands = COMMAND_RUN, .help = "choose among the likeliest that add up to P; 0 leaves the likeliest, 1 is off", .min = 0, .max = 1},
 	{.name = "min-p", .type = OPTION_REAL, .argument = "P", .group = "Generation", AT(min_p), .absent = "0", .commands = COMMAND_RUN,
 	 .help = "drop tokens below P times the likeliest; 0 is off", .min = 0, .max = 1},
 	{.name = "repeat-penalty", .type = OPTION_REAL, .argument = "X", .group = "Generation", AT(repetition_penalty),
@@ -63,7 +66,9 @@ static const struct option rows[] = {
 	{.name = "device", .type = OPTION_TEXT, .argument = "NAME", .group = "Ranks and devices", AT(device), .initial = "cpu",
 	 .commands = DEVICES | COMMAND_PLAN, .help = "kind of device"},
 	{.name = "devices", .type = OPTION_INTS, .argument = "0,1", .group = "Ranks and devices", AT(devices), .absent = "0,1,... up to P-1",
-	 .commands = DEVICES, .help = "device of each rank, in rank order; ranks may share one, for checks", .min = 0, .max = 1023},
+	 .commands = DEVICES & ~ALONE, .help = "device of each rank, in rank order; ranks may share one, for checks", .min = 0, .max = 1023},
+	{.name = "devices", .type = OPTION_INTS, .argument = "0", .group = "Ranks and devices", AT(devices), .absent = "0",
+	 .commands = ALONE, .help = "the device to measure", .min = 0, .max = 1023},
 	{.name = "device-memory", .type = OPTION_BYTES, .argument = "64GiB", .group = "Ranks and devices", AT(device_memory),
 	 .absent = "not known; the KV room is then not given", .commands = COMMAND_PLAN, .help = "memory of one device"},
 	{.name = "target", .type = OPTION_TEXT, .argument = "NAME|FILE", .group = "Ranks and devices", AT(target), .absent = "none",
@@ -95,7 +100,9 @@ static const struct option rows[] = {
 	{.name = "timeout", .type = OPTION_INT, .argument = "MS", .group = "Engine", AT(timeout_ms), .initial = "30000", .unit = "ms",
 	 .commands = ENGINE & ~COMMAND_SERVE, .help = "longest wait of one rank for another; four times that to open devices", .min = 1, .max = 86400000},
 	{.name = "timeout", .type = OPTION_INT, .argument = "MS", .group = "Engine", AT(timeout_ms), .initial = "30000", .unit = "ms",
-	 .commands = COMMAND_PRESCREEN | COMMAND_BENCH_GEMM | COMMAND_BENCH_COLLECTIVE, .help = "longest wait of one rank for another", .min = 1, .max = 86400000},
+	 .commands = COMMAND_BENCH_COLLECTIVE, .help = "longest wait of one rank for another", .min = 1, .max = 86400000},
+	{.name = "timeout", .type = OPTION_INT, .argument = "MS", .group = "Engine", AT(timeout_ms), .initial = "30000", .unit = "ms",
+	 .commands = COMMAND_PRESCREEN | COMMAND_BENCH_GEMM, .help = "longest wait for the device", .min = 1, .max = 86400000},
 	{.name = "timeout", .type = OPTION_INT, .argument = "MS", .group = "Engine", AT(timeout_ms), .initial = "10000", .unit = "ms", .commands = COMMAND_SERVE,
 	 .help = "longest wait of one rank for another, four times that to open devices: a rank that stalls has failed", .min = 1, .max = 86400000},
 	{.name = "fault", .type = OPTION_TEXT, .argument = "SPEC", .group = "Engine", AT(fault), .commands = ENGINE,

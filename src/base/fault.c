@@ -20,10 +20,11 @@ const char *fault_point_name(enum fault_point at)
 
 static enum status bad_fault(const char *text, struct error *err)
 {
-	return FAIL(err, USAGE,
-	            "--fault '%s': expected rank=N,at=load|reserve|barrier|ready|kernel|sample|shutdown,seq=N[,kind=error|oom|stall:MS|exit]; "
-	            "separate several by ';'",
-	            text);
+	static const char points[] =
+#define X(code, name, counts) "|" name
+		FAULT_POINT_LIST(X);
+#undef X
+	return FAIL(err, USAGE, "--fault '%s': expected rank=N,at=%s,seq=N[,kind=error|oom|stall:MS|exit]; separate several by ';'", text, points + 1);
 }
 
 static bool parse_u64(const char *text, uint64_t limit, uint64_t *out)

@@ -21,9 +21,9 @@
 struct stream;
 
 /* The weights of one linear on one rank, W [n, k], in the back end's own layout (CPU: panels of consecutive outputs), kept
- * in the checkpoint's dtype. Filled by device_linear_put. Also serves as embedding table. */
+ * in the checkpoint's dtype. Filled by device_ops.linear_put. Also serves as embedding table. */
 struct linear_weight {
-	void *data; /* device memory, device_linear_bytes(n, k) */
+	void *data; /* device memory, device_ops.linear_bytes(dtype, n, k) */
 	enum dtype dtype;
 	int n; /* local outputs */
 	int k; /* local inputs */
@@ -48,7 +48,7 @@ struct kv_layout {
 };
 
 struct kv_cache {
-	void *data; /* device memory, device_kv_bytes(layout) */
+	void *data; /* device memory, device_ops.kv_bytes(layout) */
 	struct kv_layout layout;
 };
 

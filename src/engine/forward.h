@@ -1,4 +1,4 @@
-/* forward.h: one step of a dense decoder on one rank. Reads as the equation; two all-reduces a layer (contract E3). */
+/* forward.h: one step of a decoder on one rank. Reads as the equation; two all-reduces a layer (contract E3). */
 #ifndef TANDEM_ENGINE_FORWARD_H
 #define TANDEM_ENGINE_FORWARD_H
 

@@ -1,5 +1,5 @@
 /* rank.h: everything that one rank owns: device, stream, comm, weights, KV, buffers. Owner: the rank's worker thread while it runs
- * a command, the coordinator between commands (engine.c, "hand-over"). Shapes: T rows, H hidden, P ranks; local = this rank's part.
+ * a command, the coordinator between commands (worker.h). Shapes: T rows, H hidden, P ranks; local = this rank's part.
  */
 #ifndef TANDEM_ENGINE_RANK_H
 #define TANDEM_ENGINE_RANK_H

@@ -1,4 +1,5 @@
-/* sampler.h: picks the next token of one sequence from its f32 logits. Done once per step, on the host, for the whole group (E5).
+/* sampler.h: picks the next token of one sequence from its f32 logits. Done once per step for the whole group (E5): here on the host,
+ * where rank 0's device does not do it itself (device_sampler.h).
  *
  * Order: logit bias, repetition, presence and frequency penalties, (log-probabilities are taken here,) temperature, top-k,
  * top-p, min-p, then one draw. The draw is rng_unit(seed, stream, position): a function of the request and the position alone, so that
@@ -17,6 +18,7 @@
 #define SAMPLER_MAX_BIAS 1e30f /* so that no sum with a logit, and none of several for one token, leaves what a float holds */
 #define SAMPLER_MAX_BIASES 1000000
 #define SAMPLER_GREEDY_BELOW 1e-5 /* temperature: so near 0 that only the likeliest token could come */
+#define SAMPLER_TOP_P_LEAST 1e-300 /* in place of a user's top_p of 0, which leaves the likeliest token: 0 in struct tandem_sampling is off */
 
 struct sampler_params {
 	double temperature; /* 0: greedy */

@@ -3,8 +3,8 @@
  *
  * Conservative on purpose. Only measured classes count; neighbouring classes with the same choice become one range, which also takes in the M between
  * them, if they are at most a factor CHOOSE_MAX_STEP apart; a class without a choice, or with another one, or not measured to the end, ends a range; nothing
- * reaches beyond the outermost class. So no range covers an M at which its variant was measured slower. Attention has no entries: devices have no
- * preference for it.
+ * reaches beyond the outermost class. So no range covers an M at which its variant was measured slower. Linears alone have entries: how attention,
+ * experts and delta nets are computed is judged and timed, and stays what the dispatch takes.
  */
 #ifndef TANDEM_PRESCREEN_CHOOSE_H
 #define TANDEM_PRESCREEN_CHOOSE_H

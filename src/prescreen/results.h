@@ -1,7 +1,7 @@
 /* results.h: what a prescreen found: every problem of the model's ranks, every candidate for it, and the evidence; and its file, prescreen.json
  * (format "tandem-prescreen", docs/PRESCREEN.md), written and read back: by --resume, by reports, by the whitelist, by `prescreen diff`.
  *
- * Plain data, owned by whoever called results_init or results_parse, freed by results_fini. Texts are copies. A file is untrusted input: results_parse
+ * Plain data, owned by whoever zeroed it or called results_parse or results_load, freed by results_fini. Texts are copies. A file is untrusted input: results_parse
  * refuses what it does not know with one line that names file, field, what was expected and what was found. Any thread, one at a time.
  */
 #ifndef TANDEM_PRESCREEN_RESULTS_H
@@ -40,8 +40,8 @@
 	X(REFUSED, "refused", "the back end refused to record or to launch it")                                        \
 	X(NOT_TAKEN, "not taken", "the dispatch resolved the request to something else")                               \
 	X(UNCHANGED, "unchanged", "the launches are those of the baseline: there is nothing to compare")               \
-	X(UNWRITTEN, "unwritten", "a part of the output was never written")                                            \
 	X(OUTSIDE, "outside", "memory outside of the output was written")                                              \
+	X(UNWRITTEN, "unwritten", "a part of the output was never written")                                            \
 	X(UNREPEATABLE, "unrepeatable", "repeated runs on the same input gave different bits")                         \
 	X(WRONG, "wrong", "the result is further from the reference than its type and K allow")                        \
 	X(SLOW, "slow", "correct, and no faster than the baseline")

@@ -20,6 +20,7 @@ struct facts {
 	struct tandem_info info;                  /* as it was at the start: sizes, eos, sampling defaults */
 	const struct tokenizer *tokenizer;        /* NULL: token ids only */
 	const struct chat_template *chat_template; /* NULL: none; its own problem is the answer where it has one */
+	bool ignore_eos;     /* of a request that does not say */
 	bool model_defaults; /* generation_config.json fills in what a request leaves open */
 };
 

@@ -12,7 +12,6 @@
 #define COUNT(a) ((int)(sizeof(a) / sizeof((a)[0])))
 #define AT(field) .offset = offsetof(struct request, field)
 #define BOTH (ENDPOINT_COMPLETIONS | ENDPOINT_CHAT)
-#define TINY 1e-300 /* in place of a top_p of 0: only the likeliest token stays */
 #define BIAS_MAX 100
 
 static const struct field table[] = {
@@ -70,7 +69,7 @@ static void set_defaults(struct request *q, enum endpoint endpoint, const struct
 	const struct tandem_info *info = &facts->info;
 	*q = (struct request){.endpoint = endpoint, .n = 1, .max_tokens = endpoint == ENDPOINT_COMPLETIONS ? 16 : -1, .temperature = 1, .top_p = 1,
 	                      .repetition_penalty = 1, .seed = -1, .skip_special = true, .logprobs = -1, .prompt_logprobs = -1,
-	                      .add_special = endpoint == ENDPOINT_COMPLETIONS, .add_generation_prompt = true};
+	                      .add_special = endpoint == ENDPOINT_COMPLETIONS, .add_generation_prompt = true, .ignore_eos = facts->ignore_eos};
 	if (!facts->model_defaults) return;
 	if (!isnan(info->default_temperature)) q->temperature = info->default_temperature;
 	if (!isnan(info->default_top_p)) q->top_p = info->default_top_p;
@@ -87,7 +86,7 @@ static void settle_sampling(struct request *q)
 		q->top_k = 0;
 		q->min_p = 0;
 	}
-	if (q->top_p < TINY) q->top_p = TINY;
+	q->top_p = fmax(q->top_p, SAMPLER_TOP_P_LEAST);
 	if (q->top_k < 0) q->top_k = 0;
 }
 

@@ -42,10 +42,13 @@ succeeds "collectives" 20 run "$golden/llama" --tokens 1 -n 2 --json --tp 2 &&
 	equal "collectives: two a layer" collectives_per_step "$(json "$out" collectives_per_step)" 4
 
 # Sampling: the seed decides, and nothing else.
-sampled() { run 20 run "$golden/llama" --tokens 1,2,3 -n 24 --json --ignore-eos --temp 1.2 --top-k 50 --top-p 0.95 "$@"; json "$out" tokens; }
-a=$(sampled --seed 5) b=$(sampled --seed 5 --tp 4 --threads 3) c=$(sampled --seed 6)
+sampled() { run 20 run "$golden/llama" --tokens 1,2,3 -n 24 --json --ignore-eos "$@"; json "$out" tokens; }
+drawn() { sampled --temp 1.2 --top-k 50 --top-p 0.95 "$@"; }
+a=$(drawn --seed 5) b=$(drawn --seed 5 --tp 4 --threads 3) c=$(drawn --seed 6)
 equal "same seed, other world size" tokens "$b" "$a"
 [ "$a" != "$c" ] && ok "other seed" || not_ok "other seed" "the same tokens"
+a=$(sampled --temp 0) b=$(sampled --temp 1.2 --seed 5 --top-p 0)
+equal "--top-p 0 leaves the likeliest token" tokens "$b" "$a"
 
 succeeds "verify" 60 verify "$golden/llama" --tp 4 --json && {
 	equal "verify: bits" bit_identical "$(json "$out" bit_identical)" true

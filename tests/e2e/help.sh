@@ -54,7 +54,7 @@ refuses "plan --target, file missing" 3 'nofile.json' plan "$m" --target "$work/
 refuses "prompt in two ways" 2 'two ways' run "$m" -p a --tokens 1
 refuses "no prompt" 2 'prompt: missing' run "$m"
 refuses "whitelist that is missing" 3 'nofile.json' run "$m" --tokens 1 --json --whitelist "$work/nofile.json"
-refuses "fault that is none" 2 'fault' run "$m" --tokens 1 --json --fault rank=0,at=nowhere
+refuses "fault that is none" 2 'at=open\|load\|reserve\|barrier\|ready\|kernel\|sample\|shutdown,seq' run "$m" --tokens 1 --json --fault rank=0,at=nowhere
 refuses "device that is none" 2 'device' run "$m" --tokens 1 --json --device abacus
 refuses "--devices for too few ranks" 2 'devices' run "$m" --tokens 1 --json --tp 2 --devices 0
 refuses "--kv-block 17" 2 '16' run "$m" --tokens 1 --json --kv-block 17

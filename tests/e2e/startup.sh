@@ -27,5 +27,6 @@ succeeds "bench peak" 60 bench peak --json && ok "bench peak: $(head -c 200 "$ou
 succeeds "bench collective" 60 bench collective --tp 3 --rows 1,32 --hidden 64 --repeat 20 --json &&
 	ok "bench collective: p50 $(json "$out" results 0 p50_us) us, $(json "$out" results 1 p50_us) us"
 succeeds "bench gemm" 60 bench gemm "$golden/llama" --tp 1,2 --rows 1,16 --json && ok "bench gemm: $(json "$out" results 0 us) us"
+succeeds "bench gemm of one device" 60 bench gemm "$golden/llama" --tp 2,4 --devices 0 --rows 1 --json && ok "bench gemm of one device"
 refuses "bench gemm of a degree that is not legal" 3 'tp 2' bench gemm "$golden/llama-9-heads" --tp 2
 finish

@@ -2,6 +2,7 @@
  * 2, 3, 4 and 8 ranks (which share devices where there are too few), eager and replayed; and what happens when a rank fails. On the emulated device check_comm_emu.c also
  * interleaves the ranks' kernels in chosen orders.
  */
+#include <dlfcn.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -423,10 +424,11 @@ void gpu_check_comm(struct gpu_check *c)
 void gpu_check_xccl(struct gpu_check *c)
 {
 	static const enum dtype dtypes[] = {DTYPE_BF16, DTYPE_F32};
-	const char *multicast = getenv("NCCL_NVLS_ENABLE");
-	if (!GPU_COLLECTIVES_LIBRARY) gpu_skip(c, "no library for emulated devices");
+	const char *library = GPU_COLLECTIVES_LIBRARY, *multicast = getenv("NCCL_NVLS_ENABLE");
+	if (!library) gpu_skip(c, "no library for emulated devices");
 	else if (device_count() < 2) gpu_skip(c, "it wants two devices");
 	else if (!multicast || strcmp(multicast, "0")) gpu_skip(c, "NCCL_NVLS_ENABLE is not 0");
+	else if (!dlopen(library, RTLD_NOW | RTLD_LOCAL)) gpu_skip(c, "%s cannot be loaded", library);
 	else
 		for (int i = 0; i < 2; i++) {
 			const struct comm_options o = {.max_rows = 40, .cols = 100, .dtype = dtypes[i], .tree_leaves = 2, .transport = "xccl"};

@@ -29,7 +29,13 @@ done
 commit=$(git rev-parse HEAD 2>/dev/null || echo unknown)
 bundle=
 [ -x "$root/tandem" ] && bundle=$root
-[ -z "$bundle" ] && [ "$device" = cuda ] && [ -x "$root/build/gpu-bundle/tandem" ] && bundle=$root/build/gpu-bundle
+if [ -z "$bundle" ] && [ "$device" = cuda ] && [ -x "$root/build/gpu-bundle/tandem" ]; then
+	bundle=$root/build/gpu-bundle
+	if [ "$commit" != unknown ] && [ "$(cat "$bundle/commit")" != "$commit" ]; then
+		echo "gpu_check: build/gpu-bundle is of commit $(cat "$bundle/commit"), this checkout of $commit; run make gpu-bundle, or remove it to build here"
+		exit 2
+	fi
+fi
 if [ -n "$bundle" ]; then
 	tandem=$bundle/tandem check=$bundle/check_gpu commit=$(cat "$bundle/commit")
 else

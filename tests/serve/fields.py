@@ -248,6 +248,13 @@ def _(server):
     assert server.complete(model="x\ufffd").json["model"] == "x\ufffd"
 
 
+@case("--ignore-eos is for requests that do not say", server=[*SERVER, "--ignore-eos"])
+def _(server):
+    body = {"messages": [{"role": "user", "content": "What does a cow eat?"}], "temperature": 0, "max_tokens": 40}
+    assert server.post(CHATS, body).json["choices"][0]["finish_reason"] == "length"
+    assert server.post(CHATS, {**body, "ignore_eos": False}).json["choices"][0]["finish_reason"] == "stop"
+
+
 @case("B063 B065 B067 the context: one rule on every route")
 def _(server):
     model = server.get("/v1/models").json["data"][0]

@@ -20,16 +20,21 @@ static struct facts facts_of(void)
 }
 
 /* Reads a body as a completion request; returns the status of the refusal, or 0. */
-static int judge(const char *text, enum endpoint endpoint, struct request *q, struct refusal *r)
+static int judge_by(const struct facts *facts, const char *text, enum endpoint endpoint, struct request *q, struct refusal *r)
 {
-	struct facts facts = facts_of();
 	json_t *body;
 	*r = (struct refusal){0};
 	if (body_parse(&body, text, strlen(text), r) != STATUS_OK) return r->status;
-	enum status st = request_parse(q, endpoint, body, &facts, r);
+	enum status st = request_parse(q, endpoint, body, facts, r);
 	json_decref(body);
 	assert_int_equal(st == STATUS_OK, r->status == 0);
 	return r->status;
+}
+
+static int judge(const char *text, enum endpoint endpoint, struct request *q, struct refusal *r)
+{
+	const struct facts facts = facts_of();
+	return judge_by(&facts, text, endpoint, q, r);
 }
 
 static void test_accepted_and_refused(void **state)
@@ -72,6 +77,14 @@ static void test_defaults(void **state)
 	assert_true(q.max_tokens == 4 && q.temperature == 0 && q.top_k == 0);
 	assert_int_equal(judge("{\"logprobs\":true,\"top_logprobs\":3}", ENDPOINT_CHAT, &q, &r), 0);
 	assert_int_equal(q.logprobs, 3);
+	assert_int_equal(judge("{\"top_p\":0}", ENDPOINT_CHAT, &q, &r), 0);
+	assert_true(q.top_p > 0 && q.top_p < 1e-200 && !q.ignore_eos);
+	struct facts facts = facts_of();
+	facts.ignore_eos = true; /* serve --ignore-eos: for requests that do not say */
+	assert_int_equal(judge_by(&facts, "{}", ENDPOINT_CHAT, &q, &r), 0);
+	assert_true(q.ignore_eos);
+	assert_int_equal(judge_by(&facts, "{\"ignore_eos\":false}", ENDPOINT_CHAT, &q, &r), 0);
+	assert_false(q.ignore_eos);
 }
 
 static void test_room(void **state)

@@ -5,8 +5,8 @@
 #include "comm/gpu/p2p.h"
 #include "device/gpu/gpu.h"
 
-/* How often a wave that waits looks up from its packet: after LOOKS spins, of about half a microsecond each, at the clock; and not before it has
- * waited for CHECK_NS at memory of the host. Sooner would be worse than useless: two thousand waves that read over PCI Express because a peer is
+/* How often a wave that waits looks up from its packet: after P2P_LOOKS spins, of about half a microsecond each, at the clock; and not before it has
+ * waited for P2P_CHECK_NS at memory of the host. Sooner would be worse than useless: two thousand waves that read over PCI Express because a peer is
  * 30 us late make their own rank a millisecond late, so that the peer does the same, and so on. */
 #define P2P_LOOKS 64
 #define P2P_CHECK_NS 5000000u

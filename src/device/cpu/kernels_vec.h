@@ -3,7 +3,7 @@
  *
  * Each lane is one output (linear), one position (scores), one column (values) or one of the 16 partial sums of the definition,
  * so no operation crosses lanes but the final tree over 16. Kernels take the number of rows as a compile-time constant to keep
- * accumulators in registers: BY_ROWS makes one copy for each.
+ * accumulators in registers: ROW_CASES_… makes one copy for each.
  */
 #include <math.h>
 

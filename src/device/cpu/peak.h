@@ -16,7 +16,7 @@ struct cpu_peak {
 	double fma_gflops[CPU_PEAK_MAX_COUNTS]; /* two operations a fused multiply-add */
 };
 
-/* options: isa, core_count (threads; 0: one), cores and pin count as in device_open. Takes about half a second a thread count and
+/* options: isa, core_count (threads; 0: one), cores and pin count as they do for a device. Takes about half a second a thread count and
  * half a gigabyte of memory. NO_MEMORY, UNSUPPORTED as for a device. */
 enum status cpu_peak(const struct device_options *options, struct cpu_peak *out, struct error *err) NODISCARD;
 

@@ -1,6 +1,6 @@
 /* attention_decode.cu: attention of sequences with one row, any device and type: flash-decoding with plain f32 arithmetic.
  *
- * Block (split, kv head * slices + slice, seq), ATTENTION_THREADS threads: one split's keys for up to HEADS query heads of one KV head, so that
+ * Block (split, kv head * slices + slice, seq), THREADS threads: one split's keys for up to HEADS query heads of one KV head, so that
  * a key is read once for all of them (a group larger than HEADS is cut into slices). Eight lanes form a worker; worker w takes the keys w, w +
  * workers, … of the split, KEYS at once, lane i of it the chunks i, i + 8, … of 16 bytes of a key. Each worker keeps a running maximum, sum and
  * vector; they are merged by shuffles within the wave and through shared memory across waves.

@@ -78,7 +78,7 @@ bool gpu_wait_look(struct gpu_wait *wait, gpu_error *code)
 		wait->ask_ns = now + (wait->word ? ASK_NS : 0);
 	}
 	if (waited < YIELD_NS) spin(wait);
-	if (waited < SPIN_NS) return true;
+	if (waited < SPIN_NS || reached(wait)) return true;
 	if (waited < YIELD_NS) sched_yield();
 	else nanosleep(&(struct timespec){.tv_nsec = NAP_NS}, NULL);
 	return true;
