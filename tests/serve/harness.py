@@ -69,14 +69,14 @@ class Server:
         self.kv_free = self.greedy = None
 
     def wait_until_up(self):
-        for _ in range(600):
+        for _ in range(3000):
             found = re.search(r"serving .* on http://127\.0\.0\.1:(\d+)", self.stderr())
             if found:
                 return int(found.group(1))
             if self.process.poll() is not None:
                 raise RuntimeError(f"no start: {self.stderr()}")
             time.sleep(0.1)
-        raise RuntimeError("no start within 60 s")
+        raise RuntimeError("no start within 300 s")
 
     def stderr(self):
         with open(self.log.name) as file:

@@ -223,7 +223,7 @@ def _(server):
     thread = threading.Thread(target=dribble)
     thread.start()
     for sock in (slow, line, *behind):
-        sock.settimeout(20)
+        sock.settimeout(120)
         answer = read_answer(sock)
         assert answer is None or answer.status == 408, answer.status
     assert 8 < time.time() - start < 16, time.time() - start
