@@ -50,6 +50,7 @@ struct plan_options {
 	int window_slots;       /* tokens that the sliding layers' own cache has room for, the sink's included; 0: they have none */
 	int context;            /* longest sequence; 0: the model's, at most 8192 */
 	bool head_on_rank0;     /* rank 0 holds the whole LM head */
+	int vocab_granule;      /* rows of the vocabulary that a device keeps together (device_ops.linear_granule); 0: not known, they are split evenly */
 	bool embedding_split;   /* each rank holds its vocabulary rows of the embedding (shard_embedding) */
 	enum dtype activation;  /* F32 on CPU */
 	enum dtype kv;          /* F32 on CPU */

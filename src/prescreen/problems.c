@@ -157,14 +157,28 @@ static void describe_degree(struct result_degree *out, const struct model_config
 	out->gdn_v_dim = d->gdn_v_heads ? config->gdn.v_dim : 0;
 }
 
+/* The plan's head is that of the ranks with most rows of the vocabulary; others ask for theirs, which are families behind it. */
+static void add_other_heads(struct shapes *out, const struct model_config *config, int granule)
+{
+	int64_t rows[SHARD_VOCAB_SIZES];
+	const int sizes = shard_vocab_sizes(rows, config->vocab_size, out->world_size, granule), families = out->families;
+	for (int f = 0; f < families; f++)
+		for (int i = 1; i < sizes && strcmp(out->family[f].kind, "vocab") == 0; i++) {
+			struct shape_family *other = &out->family[out->families++];
+			*other = out->family[f];
+			other->n = rows[i];
+		}
+}
+
 void problems_shapes(struct shapes *out, struct plan_degree *degree, const struct model_config *config, const struct device_ops *ops, int world_size)
 {
 	enum dtype activation = device_activation(ops, config->dtype);
-	const struct plan_options options = {.activation = activation, .kv = activation};
+	const struct plan_options options = {.vocab_granule = ops->linear_granule, .activation = activation, .kv = activation};
 	struct plan_degree own;
 	if (!degree) degree = &own;
 	plan_degree(degree, config, world_size, &options);
 	shapes_of(out, config, degree);
+	if (out->legal) add_other_heads(out, config, ops->linear_granule);
 }
 
 static enum status add_degree(struct maker *m, int world_size, struct error *err)

@@ -58,7 +58,7 @@ static void make(struct whitelist *w)
 	device->vt->versions(device, w->versions, sizeof w->versions);
 	for (int p = 0; p < WORLDS; p++) {
 		struct plan_degree plan;
-		plan_degree(&plan, &config, worlds[p], &(struct plan_options){0});
+		plan_degree(&plan, &config, worlds[p], &(struct plan_options){.vocab_granule = device->vt->linear_granule});
 		for (int f = 0; f < plan.families; f++) {
 			const struct plan_family *family = &plan.family[f];
 			struct whitelist_shape shape = {.world_size = worlds[p], .n = (int)family->local_n, .k = (int)family->local_k};
@@ -231,16 +231,27 @@ static void test_another_device_or_model(void **state)
 	other = w, strcpy(other.versions, "driver 1");
 	differs(&other, device, "library or driver 'driver 1'");
 	need(model_config_load(&config, MODEL, NULL, &err), &err);
-	for (int p = 0; p < WORLDS; p++) need(whitelist_check_model(&w, &config, worlds[p], &err), &err);
-	assert_int_equal(whitelist_check_model(&w, &config, 8, &err), STATUS_UNSUPPORTED);
+	for (int p = 0; p < WORLDS; p++) need(whitelist_check_model(&w, &config, device_find("cpu"), worlds[p], &err), &err);
+	assert_int_equal(whitelist_check_model(&w, &config, device_find("cpu"), 8, &err), STATUS_UNSUPPORTED);
 	assert_non_null(strstr(err.text, "not measured for world size 8"));
 	err = (struct error){0};
 	config.intermediate_size *= 2;
-	assert_int_equal(whitelist_check_model(&w, &config, 2, &err), STATUS_UNSUPPORTED);
+	assert_int_equal(whitelist_check_model(&w, &config, device_find("cpu"), 2, &err), STATUS_UNSUPPORTED);
 	assert_non_null(strstr(err.text, "mlp gate_up [64 x 64]', this is 'mlp gate_up [128 x 64]"));
+	config.intermediate_size /= 2;
+	/* The LM head of any rank will do, one that no rank has will not. */
+	static const int heads[] = {96, 64, 80};
+	struct whitelist_shape *head = w.shape;
+	while (head->world_size != 2 || strcmp(head->family, "lm_head")) head++;
+	for (int i = 0; i < 3; i++) {
+		err = (struct error){0};
+		head->n = heads[i];
+		assert_int_equal(whitelist_check_model(&w, &config, device_find("cpu"), 2, &err), i < 2 ? STATUS_OK : STATUS_UNSUPPORTED);
+	}
+	assert_non_null(strstr(err.text, "lm_head [80 x 64]', this is 'lm_head [96 x 64]"));
 	err = (struct error){0};
 	strcpy(config.model_type, "mistral");
-	assert_int_equal(whitelist_check_model(&w, &config, 2, &err), STATUS_UNSUPPORTED);
+	assert_int_equal(whitelist_check_model(&w, &config, device_find("cpu"), 2, &err), STATUS_UNSUPPORTED);
 	assert_non_null(strstr(err.text, "model type 'llama', this is 'mistral'"));
 	device->vt->close(device);
 	whitelist_fini(&w);
