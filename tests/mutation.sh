@@ -227,6 +227,7 @@ mutant speed_up_upside_down src/prescreen/timing.c 'us > 0 ? baseline_us / us : 
 mutant noise_is_enough src/prescreen/timing.c 'distance(t.speedup, rule) >= 2 * half' 'distance(t.speedup, rule) >= 0'
 mutant equal_problems_twice src/prescreen/problems.c 'struct result_problem *have = results_find(m->out, problem);' 'struct result_problem *have = NULL;'
 mutant head_of_one_rank_alone src/prescreen/problems.c 'for (int i = 1; i < sizes' 'for (int i = 1; i < 1'
+mutant parts_of_experts_alone src/prescreen/problems.c '		if (plan_is_of_moe(family->family)) {' '		if (0) {'
 mutant logits_of_a_whole_prompt src/prescreen/problems.c '	if (prefill && strcmp(f->kind, "vocab") == 0)' '	if (0)'
 mutant newer_results_read src/prescreen/results_json.c '	if (version == RESULTS_VERSION) return STATUS_OK;' '	return STATUS_OK;'
 mutant unknown_result_ignored src/prescreen/results_json.c 'if (!has_name(table, more, key))' 'if (0)'

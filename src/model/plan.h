@@ -5,6 +5,8 @@
 #ifndef TANDEM_MODEL_PLAN_H
 #define TANDEM_MODEL_PLAN_H
 
+#include <string.h>
+
 #include "model/config.h"
 #include "model/shard.h"
 
@@ -19,8 +21,14 @@ struct plan_family {
 	int64_t global_n, global_k, local_n, local_k; /* local 0, 0: this degree cannot cut it */
 	int count;   /* of them in the model */
 	bool stored; /* a tensor of the checkpoint: its bytes count */
-	bool runs;   /* a linear of this shape is executed */
+	bool runs;   /* a product of this shape is computed */
 };
+
+/* A part of an MoE layer's MLP: the engine computes them as one op (`moe`), none of them as a linear. */
+static inline bool plan_is_of_moe(const char *family)
+{
+	return strncmp(family, "moe ", 4) == 0;
+}
 
 struct plan_degree {
 	int world_size;

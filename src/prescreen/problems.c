@@ -53,6 +53,7 @@ struct maker {
 	const struct model_config *config;
 	const struct device_ops *ops;
 	const struct problem_choice *choice;
+	const char *of_moe; /* the first family that was wanted and is no problem of its own; NULL: none */
 };
 
 /* The place joins the problem, which is made if it is new. */
@@ -130,7 +131,11 @@ static enum status add_rows(struct maker *m, const struct shapes *shapes, int ro
 {
 	for (int f = 0; f < shapes->families; f++) {
 		const struct shape_family *family = &shapes->family[f];
-		if (strncmp(family->family, "moe expert", 10) == 0 || !wanted(m->choice->families, family->family)) continue;
+		if (!wanted(m->choice->families, family->family)) continue;
+		if (plan_is_of_moe(family->family)) {
+			if (!m->of_moe) m->of_moe = family->family;
+			continue;
+		}
 		TRY(add_linear(m, shapes, family, rows, err));
 	}
 	TRY(add_blocks(m, shapes, rows, err));
@@ -205,6 +210,8 @@ enum status problems_make(struct results *out, const struct model_config *config
 	for (int i = 0; i < out->degrees; i++) legal |= out->degree[i].legal;
 	if (out->problems) return STATUS_OK;
 	if (out->degrees && !legal) return FAIL(err, BAD_INPUT, "--tp %d: %s; leave it out", out->degree[0].world_size, out->degree[0].why_not);
+	if (choice->families && m.of_moe)
+		return FAIL(err, USAGE, "--families %s: %s is measured with all of the layer's experts, as one op; give 'moe experts'", choice->families, m.of_moe);
 	return FAIL(err, USAGE, "prescreen: nothing to measure%s%s; see tandem plan MODEL for the families, and --phase, --rows, --tp", choice->families ? ", no family fits --families " : "",
 	            choice->families ? choice->families : "");
 }

@@ -31,7 +31,7 @@ enum linear_use problem_use(const struct device_ops *ops, const struct model_con
 bool problem_moe(struct moe_key *out, const struct device_ops *ops, const struct model_config *config, const struct shapes *shapes, int rows);
 bool problem_gdn(struct gdn_problem *out, const struct device_ops *ops, const struct shapes *shapes, int rows);
 
-/* Fills degrees and problems of `out` (zeroed before). USAGE: nothing is left to measure, or a word of `families` fits nothing; BAD_INPUT: no degree is legal. */
+/* Fills degrees and problems of `out` (zeroed before). USAGE: nothing is left to measure; BAD_INPUT: no degree is legal. */
 enum status problems_make(struct results *out, const struct model_config *config, const struct device_ops *ops, const struct problem_choice *choice,
                           struct error *err) NODISCARD;
 

@@ -547,6 +547,19 @@ static void test_blocks(void **state)
 	assert_int_equal(p->place[0].count, 48);
 	like.moe.use = LINEAR_USE_ACCUMULATE, like.moe.inner = 768;
 	assert_non_null(results_find(&r, &like)); /* one rank adds */
+	for (int i = 0; i < r.problems; i++)
+		for (int at = 0; at < r.problem[i].places; at++) assert_true(r.problem[i].op == PROBLEM_MOE || !plan_is_of_moe(r.problem[i].place[at].family));
+	results_fini(&r);
+	/* Who asks for a part of the experts is told what to ask for. */
+	struct problem_choice part = c;
+	part.families = "moe router,moe shared";
+	assert_int_equal(problems_make(&r, &config, &fused, &part, &err), STATUS_USAGE);
+	assert_non_null(strstr(err.text, "--families moe router,moe shared: moe router is measured with all of the layer's experts, as one op; give 'moe experts'"));
+	err = (struct error){0};
+	results_fini(&r);
+	part.families = "moe";
+	assert_int_equal(problems_make(&r, &config, &fused, &part, &err), STATUS_OK);
+	assert_int_equal(r.problems, count_op(&r, PROBLEM_MOE));
 	results_fini(&r);
 	/* Capped scores are another problem, in the file too. */
 	load("tests/golden/gemma2");
