@@ -60,9 +60,9 @@ static json_t *degree_json(const struct plan *plan, int index)
 	for (int i = 0; i < d->reasons; i++) json_array_append_new(reasons, json_string(d->reason[i]));
 	for (int i = 0; i < d->families; i++) json_array_append_new(families, family_json(&d->family[i], plan_target_json(&plan->target, judged, i, &plan->settings->classes)));
 	json_t *heads = json_pack("{s:i,s:i,s:i}", "query", d->q_heads, "kv", d->kv_heads, "kv_replicated", d->kv_replicated);
-	json_t *bytes = json_pack("{s:I,s:I,s:I,s:I,s:I,s:I,s:I}", "weights", (json_int_t)weight_bytes(d), "sharded", (json_int_t)d->sharded_bytes, "replicated",
-	                          (json_int_t)d->replicated_bytes, "kv_per_token", (json_int_t)d->kv_per_token, "state_per_sequence",
-	                          (json_int_t)d->state_per_sequence, "scratch", (json_int_t)d->scratch_bytes, "workspace",
+	json_t *bytes = json_pack("{s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I}", "weights", (json_int_t)weight_bytes(d), "sharded", (json_int_t)d->sharded_bytes, "replicated",
+	                          (json_int_t)d->replicated_bytes, "kv_per_token", (json_int_t)d->kv_per_token, "windows", (json_int_t)d->window_bytes,
+	                          "state_per_sequence", (json_int_t)d->state_per_sequence, "scratch", (json_int_t)d->scratch_bytes, "workspace",
 	                          (json_int_t)d->workspace_bytes);
 	json_t *tokens = d->kv_tokens < 0 ? json_null() : json_integer(d->kv_tokens);
 	json_t *object = json_pack("{s:i,s:b,s:o,s:o,s:o,s:o,s:o,s:o,s:o}", "world_size", d->world_size, "legal", d->legal, "reasons", reasons, "local_heads", heads,
@@ -199,12 +199,14 @@ static const char *line_cell(const struct plan *plan, int index, enum plan_line 
 static enum status rank_table(const struct plan *plan, struct buf *out, struct error *err)
 {
 	char text[32];
+	bool windows = false;
+	for (int d = 0; d < plan->count; d++) windows |= plan->degree[d].window_bytes > 0;
 	TRY(buf_printf(out, err, "\n%-20s", "one rank"));
 	for (int d = 0; d < plan->count; d++) TRY(buf_printf(out, err, "%*s", CELL, tp_name(&plan->degree[d], text)));
 	for (int line = 0; line < LINE_COUNT; line++) {
 		bool of_gdn = line == LINE_STATE || line == LINE_SLOTS || line == LINE_GDN_HEADS || line == LINE_GDN_STATE;
 		if (of_gdn && !plan->config.gdn.k_heads) continue;
-		if (line == LINE_WINDOWS && !plan->degree[0].window_bytes) continue;
+		if (line == LINE_WINDOWS && !windows) continue;
 		if ((line == LINE_EXPERTS || line == LINE_EXPERT) && !plan->config.moe.layers) continue;
 		TRY(buf_printf(out, err, "\n%-20s", line_names[line]));
 		for (int d = 0; d < plan->count; d++)

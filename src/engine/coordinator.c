@@ -219,7 +219,8 @@ static uint64_t need_bytes(const struct coordinator_options *o, const struct wor
 	enum dtype activation = w->rank.activation;
 	const struct plan_options options = {.window_slots = o->rank.kv.windows ? (o->rank.kv.windows + 1) * o->rank.kv.block_tokens : 0,
 	                                     .max_rows = limits.max_rows, .max_outputs = limits.max_outputs, .context = o->rank.max_context,
-	                                     .head_on_rank0 = o->rank.head_on_rank0, .embedding_split = o->rank.embedding_split, .activation = activation, .kv = activation,
+	                                     .head_on_rank0 = o->rank.head_on_rank0, .vocab_granule = o->ops->linear_granule,
+	                                     .embedding_split = o->rank.embedding_split, .activation = activation, .kv = activation,
 	                                     .scratch_bytes = comm_scratch_bytes(o->ops, o->world_size, &w->comm_options)};
 	plan_degree(&plan, &o->model->config, o->world_size, &options);
 	uint64_t kv = (uint64_t)(o->rank.kv.blocks + 1) * (uint64_t)o->rank.kv.block_tokens * plan.kv_per_token;

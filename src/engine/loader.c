@@ -399,18 +399,14 @@ static enum status alloc_moe(struct rank *rank, int layer, struct error *err)
 	return STATUS_OK;
 }
 
-/* This rank's vocabulary rows: whole granules, as even as they go, so that a tied head is a view; or all of them on rank 0. */
+/* This rank's vocabulary rows; or all of them on rank 0. */
 static void vocab_range(const struct rank *rank, bool all_on_rank0, int *begin, int *end)
 {
-	int64_t granule = rank->device->vt->linear_granule, vocab = rank->model->config.vocab_size;
-	int64_t panels = (vocab + granule - 1) / granule;
-	int64_t lo = panels * rank->index / rank->world_size * granule, hi = panels * (rank->index + 1) / rank->world_size * granule;
-	if (all_on_rank0) {
-		lo = rank->index ? vocab : 0;
-		hi = vocab;
-	}
-	*begin = (int)(lo < vocab ? lo : vocab);
-	*end = (int)(hi < vocab ? hi : vocab);
+	const int vocab = rank->model->config.vocab_size;
+	struct shard_rows own = shard_vocab(vocab, rank->world_size, rank->index, rank->device->vt->linear_granule);
+	if (all_on_rank0) own = (struct shard_rows){rank->index ? vocab : 0, vocab};
+	*begin = (int)own.begin;
+	*end = (int)own.end;
 }
 
 static enum status alloc_outer(struct rank *rank, struct error *err)

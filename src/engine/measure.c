@@ -69,7 +69,7 @@ static void families_of(const struct plan_degree *plan, const struct rank *rank,
 	for (int i = 0; i < plan->families; i++) {
 		const struct plan_family *f = &plan->family[i];
 		bool shape = f->local_n == key->n && f->local_k == key->k;
-		if (!f->runs || !shape || !strcmp(f->family, "lm_head") || !use_is_of(key->use, f, rank)) continue;
+		if (!f->runs || plan_is_of_moe(f->family) || !shape || !strcmp(f->family, "lm_head") || !use_is_of(key->use, f, rank)) continue;
 		if (!append_name(text, bytes, f->family)) return;
 	}
 	if (head->n == key->n && head->k == key->k && key->use == LINEAR_USE_PLAIN) (void)!append_name(text, bytes, "lm_head");

@@ -128,7 +128,7 @@ static enum status read_options(struct tandem *t, const struct tandem_options *o
 static enum status open_whitelist(struct tandem *t, const char *path, struct error *err)
 {
 	TRY(whitelist_load(&t->whitelist, path, err));
-	enum status st = whitelist_check_model(&t->whitelist, &t->model.config, t->world_size, err);
+	enum status st = whitelist_check_model(&t->whitelist, &t->model.config, t->ops, t->world_size, err);
 	if (st != STATUS_OK) error_prefix(err, "%.200s", path);
 	else log_write(&t->log, LOG_INFO, "whitelist %s: %d entries, hash %.12s", path, t->whitelist.entries, t->whitelist.hash);
 	return st;

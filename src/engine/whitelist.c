@@ -117,13 +117,23 @@ enum status whitelist_check_device(const struct whitelist *w, const struct devic
 	return FAIL(err, UNSUPPORTED, "whitelist: device %s computes a linear in one way only; leave --whitelist out", device->vt->name);
 }
 
-enum status whitelist_check_model(const struct whitelist *w, const struct model_config *config, int world_size, struct error *err)
+/* Whether some rank has this family with this shape. */
+static bool has_shape(const struct plan_family *f, const struct whitelist_shape *s, const struct model_config *config, int granule)
+{
+	int64_t rows[SHARD_VOCAB_SIZES] = {f->local_n};
+	const int sizes = strcmp(f->kind, "vocab") ? 1 : shard_vocab_sizes(rows, config->vocab_size, s->world_size, granule);
+	int i = 0;
+	while (i < sizes && rows[i] != s->n) i++;
+	return i < sizes && f->local_k == s->k;
+}
+
+enum status whitelist_check_model(const struct whitelist *w, const struct model_config *config, const struct device_ops *ops, int world_size, struct error *err)
 {
 	struct plan_degree plan;
 	bool measured = false;
 	if (strcmp(w->model_type, config->model_type)) return differs("model type", w->model_type, config->model_type, err);
 	if (w->dtype != config->dtype) return differs("weights of type", dtype_name(w->dtype), dtype_name(config->dtype), err);
-	plan_degree(&plan, config, world_size, &(struct plan_options){0});
+	plan_degree(&plan, config, world_size, &(struct plan_options){.vocab_granule = ops->linear_granule});
 	for (int i = 0; i < w->shapes; i++) {
 		const struct whitelist_shape *s = &w->shape[i];
 		const struct plan_family *have = NULL;
@@ -131,7 +141,7 @@ enum status whitelist_check_model(const struct whitelist *w, const struct model_
 		measured = true;
 		for (int f = 0; f < plan.families; f++)
 			if (plan.family[f].runs && !strcmp(plan.family[f].family, s->family)) have = &plan.family[f];
-		if (have && have->local_n == s->n && have->local_k == s->k) continue;
+		if (have && has_shape(have, s, config, ops->linear_granule)) continue;
 		char made[64], here[64] = "none";
 		snprintf(made, sizeof made, "%s [%d x %d]", s->family, s->n, s->k);
 		if (have) snprintf(here, sizeof here, "%s [%d x %d]", s->family, (int)have->local_n, (int)have->local_k);

@@ -71,7 +71,8 @@ enum status whitelist_hash(const json_t *root, char out[WHITELIST_HASH_BYTES], s
 /* UNSUPPORTED, saying what differs, if the table was not made for this device, or not by this program. */
 enum status whitelist_check_device(const struct whitelist *whitelist, const struct device *device, struct error *err) NODISCARD;
 /* ... or not for this model's shapes at this world size. */
-enum status whitelist_check_model(const struct whitelist *whitelist, const struct model_config *config, int world_size, struct error *err) NODISCARD;
+enum status whitelist_check_model(const struct whitelist *whitelist, const struct model_config *config, const struct device_ops *ops, int world_size,
+                                  struct error *err) NODISCARD;
 /* The entry for key.m rows of this problem; NULL: none. */
 const struct whitelist_entry *whitelist_find(const struct whitelist *whitelist, const struct linear_key *key);
 

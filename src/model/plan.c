@@ -152,17 +152,18 @@ static void add_mlp(struct plan_degree *d, const struct model_config *c, const s
 	add_whole(d, "moe shared gate", "replicated", 1, h, with_shared, STORED | RUNS);
 }
 
-static void add_outer(struct plan_degree *d, const struct model_config *c, bool head_on_rank0, bool embedding_split)
+static void add_outer(struct plan_degree *d, const struct model_config *c, const struct plan_options *o)
 {
+	const bool head_on_rank0 = o->head_on_rank0, embedding_split = o->embedding_split && d->world_size > 1;
+	int64_t rows[SHARD_VOCAB_SIZES] = {0};
+	(void)shard_vocab_sizes(rows, c->vocab_size, d->world_size, o->vocab_granule);
 	add_whole(d, "layer norm", "replicated", c->hidden_size, 1, (c->four_norms ? 4 : 2) * c->layers, STORED);
 	add_whole(d, "final norm", "replicated", c->hidden_size, 1, 1, STORED);
-	/* Vocabulary rows come in whole granules of the device: within a granule of V / P. Tied, those of the head are a view of the embedding, and a split
-	 * embedding is where the head is. */
-	const int64_t rows = (c->vocab_size + d->world_size - 1) / d->world_size;
+	/* Tied, the rows of the head are a view of the embedding, and a split embedding is where the head is. */
 	add_whole(d, "embedding", embedding_split ? "vocab" : "replicated", c->vocab_size, c->hidden_size, 1, STORED);
-	if (embedding_split && !(c->tied && head_on_rank0)) d->family[d->families - 1].local_n = rows;
+	if (embedding_split && !(c->tied && head_on_rank0)) d->family[d->families - 1].local_n = rows[0];
 	add_whole(d, "lm_head", "vocab", c->vocab_size, c->hidden_size, 1, c->tied ? RUNS : STORED | RUNS);
-	if (!head_on_rank0) d->family[d->families - 1].local_n = rows;
+	if (!head_on_rank0) d->family[d->families - 1].local_n = rows[0];
 }
 
 /* What a stored family is made of, for checkpoints whose tensors have types of their own. */
@@ -270,7 +271,7 @@ void plan_degree(struct plan_degree *out, const struct model_config *config, int
 	add_attention(out, config, &p);
 	add_gdn(out, config, &p);
 	add_mlp(out, config, &p);
-	add_outer(out, config, options->head_on_rank0, options->embedding_split && world_size > 1);
+	add_outer(out, config, options);
 	if (!out->legal) return;
 	out->q_heads = config->q_heads / world_size;
 	out->kv_heads = (int)(local_length(p.kv, world_size) / config->head_dim);

@@ -5,6 +5,8 @@
 #ifndef TANDEM_MODEL_PLAN_H
 #define TANDEM_MODEL_PLAN_H
 
+#include <string.h>
+
 #include "model/config.h"
 #include "model/shard.h"
 
@@ -19,8 +21,14 @@ struct plan_family {
 	int64_t global_n, global_k, local_n, local_k; /* local 0, 0: this degree cannot cut it */
 	int count;   /* of them in the model */
 	bool stored; /* a tensor of the checkpoint: its bytes count */
-	bool runs;   /* a linear of this shape is executed */
+	bool runs;   /* a product of this shape is computed */
 };
+
+/* A part of an MoE layer's MLP: the engine computes them as one op (`moe`), none of them as a linear. */
+static inline bool plan_is_of_moe(const char *family)
+{
+	return strncmp(family, "moe ", 4) == 0;
+}
 
 struct plan_degree {
 	int world_size;
@@ -50,6 +58,7 @@ struct plan_options {
 	int window_slots;       /* tokens that the sliding layers' own cache has room for, the sink's included; 0: they have none */
 	int context;            /* longest sequence; 0: the model's, at most 8192 */
 	bool head_on_rank0;     /* rank 0 holds the whole LM head */
+	int vocab_granule;      /* rows of the vocabulary that a device keeps together (device_ops.linear_granule); 0: not known, they are split evenly */
 	bool embedding_split;   /* each rank holds its vocabulary rows of the embedding (shard_embedding) */
 	enum dtype activation;  /* F32 on CPU */
 	enum dtype kv;          /* F32 on CPU */

@@ -536,3 +536,25 @@ bool shard_embedding(const struct model_config *config, int world_size, const ch
 	if (world_size == 1 || !strcmp(choice, "replicated")) return false;
 	return !strcmp(choice, "vocab") || (!config->tied && !one_memory);
 }
+
+struct shard_rows shard_vocab(int64_t vocab, int world_size, int rank, int granule)
+{
+	const int64_t unit = granule > 0 ? granule : 1, granules = (vocab + unit - 1) / unit;
+	const int64_t begin = granules * rank / world_size * unit, end = granules * (rank + 1) / world_size * unit;
+	return (struct shard_rows){begin < vocab ? begin : vocab, end < vocab ? end : vocab};
+}
+
+int shard_vocab_sizes(int64_t rows[SHARD_VOCAB_SIZES], int64_t vocab, int world_size, int granule)
+{
+	int count = 0;
+	for (int rank = 0; rank < world_size; rank++) {
+		const struct shard_rows own = shard_vocab(vocab, world_size, rank, granule);
+		const int64_t size = own.end - own.begin;
+		int at = 0;
+		while (at < count && rows[at] > size) at++;
+		if (!size || (at < count && rows[at] == size)) continue;
+		for (int i = count++; i > at; i--) rows[i] = rows[i - 1];
+		rows[at] = size;
+	}
+	return count;
+}

@@ -123,6 +123,17 @@ enum status shard_validate_group(const struct shard_spec *specs, int world_size,
  * ranks have memories of their own and the embedding is not the LM head as well. Never with one rank. */
 bool shard_embedding(const struct model_config *config, int world_size, const char *choice, bool one_memory);
 
+/* A rank's rows of the vocabulary, of the LM head and of a split embedding: whole granules (device_ops.linear_granule), as even as they go, so that a tied
+ * head is a view. granule 0: not known, which counts as 1. */
+struct shard_rows {
+	int64_t begin, end;
+};
+struct shard_rows shard_vocab(int64_t vocab, int world_size, int rank, int granule);
+/* How many rows ranks have, each number once, the largest first, 0 left out; returns how many there are. Three at most: as many granules as divide, one more,
+ * and the last rank's, whose last granule need not be full. */
+#define SHARD_VOCAB_SIZES 3
+int shard_vocab_sizes(int64_t rows[SHARD_VOCAB_SIZES], int64_t vocab, int world_size, int granule);
+
 #define SHARD_MAX_WORLD 64
 /* A degree is legal if every rank gets whole query heads, whole KV heads (or one shared KV head), an equal share of the intermediate
  * size (and of GDN heads, expert widths), whole blocks of quantised row-parallel weights, and whole leaves of the summation tree. The

@@ -18,7 +18,7 @@
 #define CLEAR 3        /* half widths of its interval that a ratio is away from 1, or its interval from a better one: more pairs would not change it */
 #define QUICK_COMPARE_S 0.03
 
-/* The ops of a layer, in the order of their families. X(enumerator, family) */
+/* The ops of a layer, in the order of their families, and the heads behind them: one for each number of rows that ranks have. X(enumerator, family) */
 #define PART_LIST(X)           \
 	X(QKV, "attn qkv")         \
 	X(ATTENTION, "attention")  \
@@ -30,7 +30,9 @@
 	X(GATE_UP, "mlp gate_up")  \
 	X(DOWN, "mlp down")        \
 	X(MOE, "moe experts")      \
-	X(HEAD, "lm_head")
+	X(HEAD, "lm_head")         \
+	X(HEAD_2, "lm_head")       \
+	X(HEAD_3, "lm_head")
 
 enum part {
 #define X(code, family) PART_##code,
@@ -38,6 +40,7 @@ enum part {
 #undef X
 		PART_COUNT
 };
+_Static_assert(PART_COUNT - PART_HEAD == SHARD_VOCAB_SIZES, "a part for each head");
 
 struct chain_op {
 	bool there;
@@ -146,6 +149,14 @@ static const char *const families[] = {
 #undef X
 };
 
+/* The next part of that family; NULL: the chain has none. */
+static struct chain_op *part_of(struct chain *c, const char *family)
+{
+	for (int p = 0; p < PART_COUNT; p++)
+		if (!c->op[p].there && strcmp(families[p], family) == 0) return &c->op[p];
+	return NULL;
+}
+
 static void describe(struct chain *c, const struct shapes *shapes)
 {
 	const struct screen *s = c->s;
@@ -156,14 +167,15 @@ static void describe(struct chain *c, const struct shapes *shapes)
 		snprintf(op->problem.phase, sizeof op->problem.phase, "decode");
 		op->problem.place = &op->place;
 		op->problem.places = 1;
-		for (int f = 0; f < shapes->families; f++) {
-			const struct shape_family *family = &shapes->family[f];
-			if (strcmp(family->family, families[p]) != 0) continue;
-			op->there = true;
-			op->problem.linear = (struct linear_key){.use = problem_use(s->bench.ops, s->bench.config, shapes, family), .dtype = shapes->dtype, .n = (int)family->n,
-			                                         .k = (int)family->k, .m = c->out.rows};
-			op->measured = results_find(s->results, &op->problem);
-		}
+	}
+	for (int f = 0; f < shapes->families; f++) {
+		const struct shape_family *family = &shapes->family[f];
+		struct chain_op *op = part_of(c, family->family);
+		if (!op) continue;
+		op->there = true;
+		op->problem.linear = (struct linear_key){.use = problem_use(s->bench.ops, s->bench.config, shapes, family), .dtype = shapes->dtype, .n = (int)family->n,
+		                                         .k = (int)family->k, .m = c->out.rows};
+		op->measured = results_find(s->results, &op->problem);
 	}
 	const struct shape_attention *a = &shapes->attention;
 	struct chain_op *attention = &c->op[PART_ATTENTION], *gdn = &c->op[PART_GDN], *moe = &c->op[PART_MOE];
@@ -243,7 +255,7 @@ static enum status open_op(struct chain *c, enum part p, struct error *err)
 	if (p == PART_MOE) TRY(trial_experts_open(&op->experts, &op->bench, &op->problem.moe, err));
 	if (!is_linear(op)) return trial_open_unchecked(&op->trial, &op->bench, NULL, p == PART_MOE ? &op->experts : NULL, &op->problem, err);
 	const struct linear_key *key = &op->problem.linear;
-	size_t most = p == PART_HEAD ? 0 : bytes_of(c, op) * (size_t)(c->out.layers - 2); /* a copy for each layer, or fewer: trial_weights_open adds two */
+	size_t most = p >= PART_HEAD ? 0 : bytes_of(c, op) * (size_t)(c->out.layers - 2); /* a copy for each layer, or fewer: trial_weights_open adds two */
 	if (op->bench.rotate_bytes > most) op->bench.rotate_bytes = most;
 	TRY(trial_weights_open(&op->weights, &op->bench, key->dtype, key->n, key->k, err));
 	return trial_open_unchecked(&op->trial, &op->bench, &op->weights, NULL, &op->problem, err);
@@ -269,7 +281,7 @@ static enum status open_chain(struct chain *c, struct error *err)
 {
 	const struct model_config *config = c->s->bench.config;
 	size_t rows = (size_t)c->out.rows, hidden = (size_t)config->hidden_size;
-	if (!has_candidates(c, PART_HEAD)) c->op[PART_HEAD].there = false;
+	for (int p = PART_HEAD; p < PART_COUNT; p++) c->op[p].there = has_candidates(c, p);
 	c->out.layers = count_layers(c);
 	for (int p = 0; p < PART_COUNT; p++)
 		if (c->op[p].there) TRY(open_op(c, (enum part)p, err));
@@ -341,7 +353,7 @@ static enum status issue(struct chain *c, enum part p, int layer, struct error *
 	if (!op->there) return STATUS_OK;
 	if (c->gdn_in.copies && !c->apart && (p == PART_QKVZ || p == PART_BA)) return p == PART_QKVZ ? gdn_in(c, layer, err) : STATUS_OK;
 	op->calls++;
-	if (plain && (p == PART_QKV || p == PART_QKVZ || p == PART_GATE_UP || p == PART_HEAD)) TRY(norm(c, err));
+	if (plain && (p == PART_QKV || p == PART_QKVZ || p == PART_GATE_UP || p >= PART_HEAD)) TRY(norm(c, err));
 	if (p == PART_MOE && !c->s->bench.ops->moe_norms) TRY(norm(c, err));
 	TRY(trial_issue(&op->trial, layer, err));
 	return plain && p == PART_GATE_UP ? swiglu(c, err) : STATUS_OK;
@@ -358,7 +370,8 @@ static enum status walk(struct chain *c, struct error *err)
 		const bool sparse = c->op[PART_MOE].there && config->moe.sparse[layer % config->layers];
 		for (int p = sparse ? PART_MOE : PART_GATE_UP; p <= (sparse ? PART_MOE : PART_DOWN); p++) TRY(issue(c, (enum part)p, layer, err));
 	}
-	return issue(c, PART_HEAD, 0, err);
+	for (int p = PART_HEAD; p < PART_COUNT; p++) TRY(issue(c, (enum part)p, 0, err));
+	return STATUS_OK;
 }
 
 /* ---- one chain: timing */

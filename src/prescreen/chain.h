@@ -3,8 +3,8 @@
  * A candidate is timed behind itself. In a step it runs between other ops, and where launches overlap (a kernel asks for its weights while the one before
  * it ends) a kernel that is faster alone can make the step slower. So, for each degree and number of rows of decode, the ops of some layers at one rank's
  * shapes are recorded as the engine launches them: norm and linear or attention_in, attention over a cache, o, the delta net, mlp_in, down or the experts, over and over with
- * weights that go around in memory as those of a trial, and the head at the end if one of its candidates is kept. Left out: collectives, and rope and cache
- * writes where no op fuses them.
+ * weights that go around in memory as those of a trial, and the head (of each size that ranks have) at the end if one of its candidates
+ * is kept. Left out: collectives, and rope and cache writes where no op fuses them.
  *
  * Against the chain of defaults stands that with one kept candidate preferred, in interleaved pairs (timing.h). It is confirmed if the interval of the ratio lies
  * above 1. Of a problem the CHAIN_CANDIDATES fastest are tried, and the confirmed one that gains most is taken. Then all that are taken together: if that

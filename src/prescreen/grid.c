@@ -11,14 +11,18 @@ static int context_of(const struct result_problem *problem)
 	return problem->op == PROBLEM_ATTENTION ? problem->attention.context : 0;
 }
 
-/* The row of a place whose cell is still free. One rank may ask for the sum in another way than several do (linear += and linear partial): it is the same row. */
-static struct grid_row *find_row(struct grid *grid, const struct result_problem *problem, const struct result_place *place, int column)
+/* The row of a place whose cell is still free. One rank may ask for the sum in another way than several do (linear += and linear partial): it is the same row.
+ * Ranks of one world size that have different LM heads fill several; *taken says how many others there are. */
+static struct grid_row *find_row(struct grid *grid, const struct result_problem *problem, const struct result_place *place, int column, int *taken)
 {
+	*taken = 0;
 	for (int i = 0; i < grid->rows; i++) {
 		struct grid_row *row = &grid->row[i];
-		if (row->op == problem->op && row->m == result_problem_rows(problem) && row->context == context_of(problem) && !row->at[column] && !strcmp(row->family, place->family) &&
-		    !strcmp(row->phase, problem->phase))
-			return row;
+		if (row->op != problem->op || row->m != result_problem_rows(problem) || row->context != context_of(problem) || strcmp(row->family, place->family) ||
+		    strcmp(row->phase, problem->phase))
+			continue;
+		if (!row->at[column]) return row;
+		++*taken;
 	}
 	return NULL;
 }
@@ -31,13 +35,15 @@ static enum status add_place(struct grid *grid, const struct result_problem *pro
 		if (column == RESULTS_MAX_DEGREES) return FAIL(err, NO_ROOM, "results: more than %d world sizes; measure fewer at a time", RESULTS_MAX_DEGREES);
 		grid->degree[grid->degrees++] = place->world_size;
 	}
-	struct grid_row *row = find_row(grid, problem, place, column);
+	int taken;
+	struct grid_row *row = find_row(grid, problem, place, column, &taken);
 	if (!row) {
 		void *list = grid->row;
 		TRY(mem_grow(&list, (size_t)grid->rows + 1, sizeof *row, "rows of a report", err));
 		grid->row = list;
 		row = &grid->row[grid->rows++];
-		*row = (struct grid_row){.family = place->family, .phase = problem->phase, .op = problem->op, .m = result_problem_rows(problem), .context = context_of(problem)};
+		*row = (struct grid_row){.family = place->family, .phase = problem->phase, .op = problem->op, .m = result_problem_rows(problem), .context = context_of(problem),
+		                         .others = taken};
 	}
 	row->at[column] = problem;
 	return STATUS_OK;
@@ -63,7 +69,8 @@ static int by_place(const void *left, const void *right)
 	int phase = strcmp(a->row.phase, b->row.phase);
 	if (phase) return phase;
 	if (a->row.m != b->row.m) return a->row.m < b->row.m ? -1 : 1;
-	return (a->row.context > b->row.context) - (a->row.context < b->row.context);
+	if (a->row.context != b->row.context) return a->row.context < b->row.context ? -1 : 1;
+	return a->row.others - b->row.others;
 }
 
 static enum status sort_rows(struct grid *grid, struct error *err)
@@ -153,7 +160,10 @@ const char *grid_chain_text(const struct result_candidate *c, char text[2 * RESU
 
 const char *grid_row_text(const struct grid_row *row, char text[RESULTS_TEXT])
 {
-	if (row->op != PROBLEM_ATTENTION) snprintf(text, RESULTS_TEXT, "%s M=%d", row->phase, row->m);
-	else snprintf(text, RESULTS_TEXT, "%s M=%d, %d keys", row->phase, row->m, row->context);
+	char shape[RESULTS_TEXT];
+	int n = snprintf(text, RESULTS_TEXT, "%s M=%d", row->phase, row->m);
+	if (row->op == PROBLEM_ATTENTION) snprintf(text + n, (size_t)(RESULTS_TEXT - n), ", %d keys", row->context);
+	for (int d = 0; row->others && d < RESULTS_MAX_DEGREES && n < RESULTS_TEXT - 32; d++)
+		if (row->at[d]) n += snprintf(text + n, (size_t)(RESULTS_TEXT - n), ", %.24s", result_problem_shape(row->at[d], shape));
 	return text;
 }

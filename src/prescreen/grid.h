@@ -11,6 +11,7 @@ struct grid_row {
 	enum problem_op op;
 	int m;       /* rows */
 	int context; /* attention: keys; else 0 */
+	int others;  /* rows that ask the same of ranks with another shape, before this one */
 	const struct result_problem *at[RESULTS_MAX_DEGREES]; /* by column; NULL: none */
 };
 
@@ -35,7 +36,7 @@ const char *grid_variant_text(const struct variant *variant, char text[RESULTS_T
 const char *grid_why(const struct result_candidate *candidate, char text[2 * RESULTS_TEXT]);
 /* What its chain says of a candidate: "confirmed in the chain: 0.31 us less a call, 1.004x (1.002 to 1.005)"; "" where it was not tried. */
 const char *grid_chain_text(const struct result_candidate *candidate, char text[2 * RESULTS_TEXT]);
-/* "decode M=1", "prefill M=512, 512 keys" */
+/* "decode M=1", "prefill M=512, 512 keys"; of other ranks "decode M=1, 64 x 64" with the shape of each cell */
 const char *grid_row_text(const struct grid_row *row, char text[RESULTS_TEXT]);
 
 #endif

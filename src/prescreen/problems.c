@@ -53,6 +53,7 @@ struct maker {
 	const struct model_config *config;
 	const struct device_ops *ops;
 	const struct problem_choice *choice;
+	const char *of_moe; /* the first family that was wanted and is no problem of its own; NULL: none */
 };
 
 /* The place joins the problem, which is made if it is new. */
@@ -130,7 +131,11 @@ static enum status add_rows(struct maker *m, const struct shapes *shapes, int ro
 {
 	for (int f = 0; f < shapes->families; f++) {
 		const struct shape_family *family = &shapes->family[f];
-		if (strncmp(family->family, "moe expert", 10) == 0 || !wanted(m->choice->families, family->family)) continue;
+		if (!wanted(m->choice->families, family->family)) continue;
+		if (plan_is_of_moe(family->family)) {
+			if (!m->of_moe) m->of_moe = family->family;
+			continue;
+		}
 		TRY(add_linear(m, shapes, family, rows, err));
 	}
 	TRY(add_blocks(m, shapes, rows, err));
@@ -157,14 +162,28 @@ static void describe_degree(struct result_degree *out, const struct model_config
 	out->gdn_v_dim = d->gdn_v_heads ? config->gdn.v_dim : 0;
 }
 
+/* The plan's head is that of the ranks with most rows of the vocabulary; others ask for theirs, which are families behind it. */
+static void add_other_heads(struct shapes *out, const struct model_config *config, int granule)
+{
+	int64_t rows[SHARD_VOCAB_SIZES];
+	const int sizes = shard_vocab_sizes(rows, config->vocab_size, out->world_size, granule), families = out->families;
+	for (int f = 0; f < families; f++)
+		for (int i = 1; i < sizes && strcmp(out->family[f].kind, "vocab") == 0; i++) {
+			struct shape_family *other = &out->family[out->families++];
+			*other = out->family[f];
+			other->n = rows[i];
+		}
+}
+
 void problems_shapes(struct shapes *out, struct plan_degree *degree, const struct model_config *config, const struct device_ops *ops, int world_size)
 {
 	enum dtype activation = device_activation(ops, config->dtype);
-	const struct plan_options options = {.activation = activation, .kv = activation};
+	const struct plan_options options = {.vocab_granule = ops->linear_granule, .activation = activation, .kv = activation};
 	struct plan_degree own;
 	if (!degree) degree = &own;
 	plan_degree(degree, config, world_size, &options);
 	shapes_of(out, config, degree);
+	if (out->legal) add_other_heads(out, config, ops->linear_granule);
 }
 
 static enum status add_degree(struct maker *m, int world_size, struct error *err)
@@ -191,6 +210,8 @@ enum status problems_make(struct results *out, const struct model_config *config
 	for (int i = 0; i < out->degrees; i++) legal |= out->degree[i].legal;
 	if (out->problems) return STATUS_OK;
 	if (out->degrees && !legal) return FAIL(err, BAD_INPUT, "--tp %d: %s; leave it out", out->degree[0].world_size, out->degree[0].why_not);
+	if (choice->families && m.of_moe)
+		return FAIL(err, USAGE, "--families %s: %s is measured with all of the layer's experts, as one op; give 'moe experts'", choice->families, m.of_moe);
 	return FAIL(err, USAGE, "prescreen: nothing to measure%s%s; see tandem plan MODEL for the families, and --phase, --rows, --tp", choice->families ? ", no family fits --families " : "",
 	            choice->families ? choice->families : "");
 }

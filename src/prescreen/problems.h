@@ -31,11 +31,12 @@ enum linear_use problem_use(const struct device_ops *ops, const struct model_con
 bool problem_moe(struct moe_key *out, const struct device_ops *ops, const struct model_config *config, const struct shapes *shapes, int rows);
 bool problem_gdn(struct gdn_problem *out, const struct device_ops *ops, const struct shapes *shapes, int rows);
 
-/* Fills degrees and problems of `out` (zeroed before). USAGE: nothing is left to measure, or a word of `families` fits nothing; BAD_INPUT: no degree is legal. */
+/* Fills degrees and problems of `out` (zeroed before). USAGE: nothing is left to measure; BAD_INPUT: no degree is legal. */
 enum status problems_make(struct results *out, const struct model_config *config, const struct device_ops *ops, const struct problem_choice *choice,
                           struct error *err) NODISCARD;
 
-/* What a rank at `world_size` has to compute on this back end; `degree` too, if not NULL. */
+/* What a rank at `world_size` has to compute on this back end, in which ranks differ included: the LM head is there once for each number of rows. `degree` too, if
+ * not NULL. */
 void problems_shapes(struct shapes *out, struct plan_degree *degree, const struct model_config *config, const struct device_ops *ops, int world_size);
 
 /* An attention problem as the back end knows it. */

@@ -54,6 +54,16 @@ done
 succeeds "plan and ranks, many sequences" 5 plan "$work/heads" --tp 2 --prefill-chunk 16 --max-running 40 --json && planned=$(json "$out" degrees 0 bytes scratch) &&
 	succeeds "plan and ranks, many sequences" 20 bench step "$work/heads" --random-weights 1 --tp 2 --prefill-chunk 16 --batch 40 --context 16 --steps 1 --repeat 1 --json &&
 	equal "plan and ranks, many sequences" scratch "$planned" "$(json "$out" rank_bytes 0 scratch)"
+# the cache of sliding layers: shown whichever degree comes first, and all that a rank has is in the bytes
+for degrees in 2,3 3,2; do
+	succeeds "plan: sliding layers, --tp $degrees" 5 plan tests/data/plan/gemma3-27b --tp $degrees &&
+		{ grep -Eq '^KV of sliding layers .*GiB' "$out" && ok "plan: sliding layers, --tp $degrees" || not_ok "plan: sliding layers, --tp $degrees" "no line for them"; }
+done
+succeeds "plan: sliding layers, JSON" 5 plan tests/data/plan/gemma3-27b --tp 3,2 --device-memory 80GiB --json && {
+	left=$((80 << 30))
+	for what in weights windows scratch workspace; do left=$((left - ($(json "$out" degrees 1 bytes $what) + 0))); done
+	equal "plan: sliding layers, JSON" kv_tokens "$((left / $(json "$out" degrees 1 bytes kv_per_token)))" "$(json "$out" degrees 1 kv_tokens)"
+}
 hybrid=tests/data/plan/qwen3.5-27b
 succeeds "plan --target" 5 plan "$hybrid" --target gfx936 --tp 2,4 --json && {
 	at=0

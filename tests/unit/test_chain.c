@@ -17,14 +17,16 @@
 
 static struct model_config config;
 
-/* Two linears of decode, one number of rows; with this model each has two places in the chain. */
-static struct results chain_problems(void)
+/* Two linears of decode, one number of rows. */
+static struct results problems_of(int32_t world_size, const char *families, int vocab)
 {
-	static const int32_t degrees[] = {1}, rows[] = {2}, contexts[] = {8};
+	static const int32_t rows[] = {2}, contexts[] = {8};
 	struct error err = {0};
 	struct results r = {.keep = 1.5, .reject = 1.3, .dtype = DTYPE_F32};
-	const struct problem_choice c = {.degrees = degrees, .degree_count = 1, .decode = true, .rows = rows, .row_count = 1, .families = "attn o,mlp gate_up", .contexts = contexts, .context_count = 1};
+	const struct problem_choice c = {.degrees = &world_size, .degree_count = 1, .decode = true, .rows = rows, .row_count = 1, .families = families,
+	                                 .contexts = contexts, .context_count = 1};
 	if (model_config_load(&config, "tests/golden/llama", NULL, &err) != STATUS_OK) fail_msg("%s", err.text);
+	config.vocab_size = vocab;
 	if (problems_make(&r, &config, planted_ops((struct planted_state){0}), &c, &err) != STATUS_OK) fail_msg("%s", err.text);
 	snprintf(r.program, sizeof r.program, "0");
 	snprintf(r.model, sizeof r.model, "llama");
@@ -32,6 +34,12 @@ static struct results chain_problems(void)
 	assert_int_equal(r.problems, 2);
 	assert_false(linear_key_equal(&r.problem[0].linear, &r.problem[1].linear));
 	return r;
+}
+
+/* With this model each has two places in the chain. */
+static struct results chain_problems(void)
+{
+	return problems_of(1, "attn o,mlp gate_up", 160);
 }
 
 static struct screen_options options_for(const struct device_ops *ops)
@@ -178,8 +186,25 @@ static void test_chain_open(void **state)
 	results_fini(&next);
 }
 
+/* Ranks have LM heads of two sizes: either is confirmed. */
+static void test_chain_heads(void **state)
+{
+	(void)state;
+	struct results r = problems_of(2, "lm_head", 352);
+	assert_int_equal(r.problem[0].linear.n, 192);
+	assert_int_equal(r.problem[1].linear.n, 160);
+	run_chain(&r, (struct planted_state){0}, 0);
+	const struct result_chain *chain = results_find_chain(&r, 2, 2);
+	assert_non_null(chain);
+	assert_int_equal(chain->entries, 2);
+	for (int i = 0; i < 2; i++) assert_true(fabs(r.problem[i].candidate[PLANTED_FAST].confirm.gain_us - 150) < 1);
+	expect_entries(&r, 2);
+	results_fini(&r);
+}
+
 int main(void)
 {
-	const struct CMUnitTest tests[] = {cmocka_unit_test(test_chain), cmocka_unit_test(test_chain_eager), cmocka_unit_test(test_chain_together), cmocka_unit_test(test_chain_open)};
+	const struct CMUnitTest tests[] = {cmocka_unit_test(test_chain), cmocka_unit_test(test_chain_eager), cmocka_unit_test(test_chain_together), cmocka_unit_test(test_chain_open),
+	                                   cmocka_unit_test(test_chain_heads)};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

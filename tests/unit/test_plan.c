@@ -413,6 +413,27 @@ static void test_split_embedding(void **state)
 	assert_int_equal(family(&split, "embedding")->local_n, 128256);
 }
 
+/* Ranks of a device that keeps rows together differ: shapes and bytes are those of the largest. Without one they are as even as they go. */
+static void test_vocabulary_in_granules(void **state)
+{
+	(void)state;
+	struct model_config config;
+	struct error err = {0};
+	struct plan_options options = {.embedding_split = true, .activation = DTYPE_BF16, .kv = DTYPE_BF16};
+	struct plan_degree even, whole;
+	if (model_config_load(&config, "tests/data/plan/llama3-8b", NULL, &err) != STATUS_OK) fail_msg("%s", err.text);
+	config.vocab_size = 151936;
+	plan_degree(&even, &config, 8, &options);
+	options.vocab_granule = 32;
+	plan_degree(&whole, &config, 8, &options);
+	static const char *const names[] = {"lm_head", "embedding"};
+	for (int i = 0; i < 2; i++) {
+		assert_int_equal(family(&even, names[i])->local_n, 18992);
+		assert_int_equal(family(&whole, names[i])->local_n, 19008);
+	}
+	assert_int_equal(whole.sharded_bytes - even.sharded_bytes, 2 * 16 * 2 * config.hidden_size);
+}
+
 /* Whether a model of these sizes is said to run on this device, as `tandem plan` asks; the refusal goes to *err. */
 static bool fits(const char *base, const char *change, const struct device_ops *ops, struct error *err)
 {
@@ -498,7 +519,8 @@ int main(void)
 		cmocka_unit_test(test_hybrid_shapes),      cmocka_unit_test(test_hybrid_heads_and_state), cmocka_unit_test(test_hybrid_bytes),
 		cmocka_unit_test(test_illegal_degrees),    cmocka_unit_test(test_kv_tokens),              cmocka_unit_test(test_mixture_of_experts),
 		cmocka_unit_test(test_plan_equals_manifest), cmocka_unit_test(test_bounds),               cmocka_unit_test(test_real_configs),
-		cmocka_unit_test(test_split_embedding),      cmocka_unit_test(test_head_sizes_run_or_are_refused),
+		cmocka_unit_test(test_split_embedding),      cmocka_unit_test(test_vocabulary_in_granules),
+		cmocka_unit_test(test_head_sizes_run_or_are_refused),
 		cmocka_unit_test(test_sizes_beyond_a_device_are_refused),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);

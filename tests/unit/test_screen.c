@@ -12,6 +12,7 @@
 
 #include "base/clock.h"
 #include "base/rng.h"
+#include "prescreen/grid.h"
 #include "prescreen/problems.h"
 #include "prescreen/screen.h"
 #include "prescreen/timing.h"
@@ -463,6 +464,44 @@ static void test_problems(void **state)
 	results_fini(&r);
 }
 
+/* Ranks that have other rows of the vocabulary ask for another LM head: each is a problem, and a row of the report. */
+static void test_heads_of_all_ranks(void **state)
+{
+	(void)state;
+	static const struct {
+		int32_t world_size;
+		int vocab, granule, problems, n[3];
+	} cases[] = {{8, 151936, 32, 2, {19008, 18976}}, {8, 262208, 32, 2, {32800, 32768}}, {8, 248320, 32, 1, {31040}},
+	             {2, 32003, 1, 2, {16002, 16001}}, {4, 165, 32, 3, {64, 37, 32}}};
+	static const int32_t rows[] = {4};
+	struct error err = {0};
+	struct device_ops ops = *device_find("cpu");
+	load(QWEN);
+	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+		const struct problem_choice c = {.degrees = &cases[i].world_size, .degree_count = 1, .decode = true, .rows = rows, .row_count = 1, .families = "lm_head"};
+		struct results r = {0};
+		struct grid grid;
+		char text[RESULTS_TEXT], shape[RESULTS_TEXT];
+		config.vocab_size = cases[i].vocab;
+		ops.linear_granule = cases[i].granule;
+		assert_int_equal(problems_make(&r, &config, &ops, &c, &err), STATUS_OK);
+		assert_int_equal(r.problems, cases[i].problems);
+		assert_int_equal(grid_init(&grid, &r, &err), STATUS_OK);
+		assert_int_equal(grid.rows, r.problems);
+		assert_string_equal(grid_row_text(&grid.row[0], text), "decode M=4");
+		for (int p = 0; p < r.problems; p++) {
+			assert_int_equal(r.problem[p].linear.n, cases[i].n[p]);
+			assert_int_equal(r.problem[p].places, 1);
+			assert_string_equal(r.problem[p].place[0].family, "lm_head");
+			assert_ptr_equal(grid.row[p].at[0], &r.problem[p]);
+			snprintf(shape, sizeof shape, "decode M=4, %d x 5120", cases[i].n[p]);
+			if (p) assert_string_equal(grid_row_text(&grid.row[p], text), shape);
+		}
+		grid_fini(&grid);
+		results_fini(&r);
+	}
+}
+
 static int count_op(const struct results *r, enum problem_op op)
 {
 	int count = 0;
@@ -508,6 +547,19 @@ static void test_blocks(void **state)
 	assert_int_equal(p->place[0].count, 48);
 	like.moe.use = LINEAR_USE_ACCUMULATE, like.moe.inner = 768;
 	assert_non_null(results_find(&r, &like)); /* one rank adds */
+	for (int i = 0; i < r.problems; i++)
+		for (int at = 0; at < r.problem[i].places; at++) assert_true(r.problem[i].op == PROBLEM_MOE || !plan_is_of_moe(r.problem[i].place[at].family));
+	results_fini(&r);
+	/* Who asks for a part of the experts is told what to ask for. */
+	struct problem_choice part = c;
+	part.families = "moe router,moe shared";
+	assert_int_equal(problems_make(&r, &config, &fused, &part, &err), STATUS_USAGE);
+	assert_non_null(strstr(err.text, "--families moe router,moe shared: moe router is measured with all of the layer's experts, as one op; give 'moe experts'"));
+	err = (struct error){0};
+	results_fini(&r);
+	part.families = "moe";
+	assert_int_equal(problems_make(&r, &config, &fused, &part, &err), STATUS_OK);
+	assert_int_equal(r.problems, count_op(&r, PROBLEM_MOE));
 	results_fini(&r);
 	/* Capped scores are another problem, in the file too. */
 	load("tests/golden/gemma2");
@@ -580,7 +632,7 @@ int main(void)
 		cmocka_unit_test(test_planted), cmocka_unit_test(test_planted_eager), cmocka_unit_test(test_without_launch_list), cmocka_unit_test(test_static_first),
 		cmocka_unit_test(test_device_dies), cmocka_unit_test(test_resume), cmocka_unit_test(test_resume_refuses), cmocka_unit_test(test_budget),
 		cmocka_unit_test(test_budget_cuts), cmocka_unit_test(test_pairs),
-		cmocka_unit_test(test_problems), cmocka_unit_test(test_blocks), cmocka_unit_test(test_file),
+		cmocka_unit_test(test_problems), cmocka_unit_test(test_heads_of_all_ranks), cmocka_unit_test(test_blocks), cmocka_unit_test(test_file),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -388,6 +388,37 @@ static void test_degrees(void **state)
 	if (!strstr(err.text, "summation tree")) fail_msg("%s", err.text);
 }
 
+/* Rows of the vocabulary: what ranks have is what it is made of, in whole granules; and how many there are of each. */
+static void test_vocabulary(void **state)
+{
+	(void)state;
+	static const struct {
+		int64_t vocab;
+		int world_size, granule;
+		int64_t rows[SHARD_VOCAB_SIZES + 1]; /* ends with 0 */
+	} cases[] = {
+		{160, 1, 32, {160}},           {160, 2, 32, {96, 64}},      {160, 4, 32, {64, 32}},        {160, 8, 32, {32}},       {165, 4, 32, {64, 37, 32}},
+		{50, 4, 32, {32, 18}},         {160, 2, 1, {80}},           {32003, 2, 1, {16002, 16001}}, {32003, 4, 0, {8001, 8000}}, {248320, 8, 32, {31040}},
+		{151936, 8, 32, {19008, 18976}}, {151936, 8, 0, {18992}}, {262208, 8, 32, {32800, 32768}}, {1, 64, 32, {1}},
+	};
+	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+		int64_t rows[SHARD_VOCAB_SIZES], at = 0, found = 0;
+		const int64_t vocab = cases[i].vocab, *want = cases[i].rows;
+		int sizes = shard_vocab_sizes(rows, vocab, cases[i].world_size, cases[i].granule);
+		for (int s = 0; s < sizes; s++) assert_int_equal(rows[s], want[s]);
+		assert_int_equal(want[sizes], 0);
+		for (int r = 0; r < cases[i].world_size; r++) {
+			const struct shard_rows own = shard_vocab(vocab, cases[i].world_size, r, cases[i].granule);
+			assert_int_equal(own.begin, at);
+			assert_true(own.end >= at && own.end <= vocab && (own.end == vocab || !cases[i].granule || own.end % cases[i].granule == 0));
+			for (int s = 0; s < sizes; s++) found += own.end - own.begin == rows[s] ? rows[s] : 0;
+			at = own.end;
+		}
+		assert_int_equal(at, vocab);
+		assert_int_equal(found, vocab);
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -400,6 +431,7 @@ int main(void)
 		cmocka_unit_test(test_validate),
 		cmocka_unit_test(test_validate_group),
 		cmocka_unit_test(test_degrees),
+		cmocka_unit_test(test_vocabulary),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
 /* The whitelist: its file, what is refused and with which words, which entries results justify, and an engine that uses one: the same bits on a CPU at
- * every world size, every rank with the same table. */
+ * every world size, every rank with the same table; and that what is measured for one is what an engine runs. */
 #include <jansson.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -12,8 +12,10 @@
 
 #include "comm/group.h"
 #include "engine/dispatch.h"
+#include "engine/engine.h"
 #include "model/plan.h"
 #include "prescreen/choose.h"
+#include "prescreen/problems.h"
 #include "unit/files.h"
 #include "unit/golden.h"
 #include "unit/ranks.h"
@@ -58,7 +60,7 @@ static void make(struct whitelist *w)
 	device->vt->versions(device, w->versions, sizeof w->versions);
 	for (int p = 0; p < WORLDS; p++) {
 		struct plan_degree plan;
-		plan_degree(&plan, &config, worlds[p], &(struct plan_options){0});
+		plan_degree(&plan, &config, worlds[p], &(struct plan_options){.vocab_granule = device->vt->linear_granule});
 		for (int f = 0; f < plan.families; f++) {
 			const struct plan_family *family = &plan.family[f];
 			struct whitelist_shape shape = {.world_size = worlds[p], .n = (int)family->local_n, .k = (int)family->local_k};
@@ -231,16 +233,27 @@ static void test_another_device_or_model(void **state)
 	other = w, strcpy(other.versions, "driver 1");
 	differs(&other, device, "library or driver 'driver 1'");
 	need(model_config_load(&config, MODEL, NULL, &err), &err);
-	for (int p = 0; p < WORLDS; p++) need(whitelist_check_model(&w, &config, worlds[p], &err), &err);
-	assert_int_equal(whitelist_check_model(&w, &config, 8, &err), STATUS_UNSUPPORTED);
+	for (int p = 0; p < WORLDS; p++) need(whitelist_check_model(&w, &config, device_find("cpu"), worlds[p], &err), &err);
+	assert_int_equal(whitelist_check_model(&w, &config, device_find("cpu"), 8, &err), STATUS_UNSUPPORTED);
 	assert_non_null(strstr(err.text, "not measured for world size 8"));
 	err = (struct error){0};
 	config.intermediate_size *= 2;
-	assert_int_equal(whitelist_check_model(&w, &config, 2, &err), STATUS_UNSUPPORTED);
+	assert_int_equal(whitelist_check_model(&w, &config, device_find("cpu"), 2, &err), STATUS_UNSUPPORTED);
 	assert_non_null(strstr(err.text, "mlp gate_up [64 x 64]', this is 'mlp gate_up [128 x 64]"));
+	config.intermediate_size /= 2;
+	/* The LM head of any rank will do, one that no rank has will not. */
+	static const int heads[] = {96, 64, 80};
+	struct whitelist_shape *head = w.shape;
+	while (head->world_size != 2 || strcmp(head->family, "lm_head")) head++;
+	for (int i = 0; i < 3; i++) {
+		err = (struct error){0};
+		head->n = heads[i];
+		assert_int_equal(whitelist_check_model(&w, &config, device_find("cpu"), 2, &err), i < 2 ? STATUS_OK : STATUS_UNSUPPORTED);
+	}
+	assert_non_null(strstr(err.text, "lm_head [80 x 64]', this is 'lm_head [96 x 64]"));
 	err = (struct error){0};
 	strcpy(config.model_type, "mistral");
-	assert_int_equal(whitelist_check_model(&w, &config, 2, &err), STATUS_UNSUPPORTED);
+	assert_int_equal(whitelist_check_model(&w, &config, device_find("cpu"), 2, &err), STATUS_UNSUPPORTED);
 	assert_non_null(strstr(err.text, "model type 'llama', this is 'mistral'"));
 	device->vt->close(device);
 	whitelist_fini(&w);
@@ -348,6 +361,84 @@ static void test_engine_refuses_it_whole(void **state)
 	free(text);
 	files_remove(folder);
 	whitelist_fini(&w);
+}
+
+/* Does a problem of the results ask for it? */
+static bool is_asked(const struct results *r, const struct linear_key *key)
+{
+	const struct result_problem like = {.op = PROBLEM_LINEAR, .phase = "decode", .linear = *key};
+	return results_find(r, &like) != NULL;
+}
+
+static bool is_noted(const struct tandem *engine, const struct linear_key *key)
+{
+	for (int r = 0; r < engine->world_size; r++) {
+		const struct dispatch_notes *notes = coordinator_rank(engine->coordinator, r)->notes;
+		for (int i = 0; i < notes->count; i++)
+			if (linear_key_equal(&notes->item[i].key, key)) return true;
+	}
+	return false;
+}
+
+/* Experts are no linears, whatever shapes they have. */
+static void look_for_experts(void *context, const struct tandem_dispatch *d)
+{
+	if (strstr(d->families, "moe")) fail_msg("%s: [%d x %d] is said to be of %s", (const char *)context, d->n, d->k, d->families);
+}
+
+/* Opens the model and decodes; what its ranks take linears for, and what a prescreen asks about, are the same. */
+static void compare_questions(const char *model, const struct model_config *config, int32_t world_size)
+{
+	static const int32_t rows[] = {1}, contexts[] = {64};
+	const struct problem_choice choice = {.degrees = &world_size, .degree_count = 1, .decode = true, .rows = rows, .row_count = 1,
+	                                      .contexts = contexts, .context_count = 1};
+	const struct tandem_options options = {.model = model, .context = 64, .world_size = world_size, .threads = world_size, .explain_dispatch = true};
+	struct results r = {0};
+	struct tandem *engine;
+	struct tandem_error failed = {0};
+	struct error err = {0};
+	int32_t tokens[2];
+	int got;
+	need(problems_make(&r, config, device_find("cpu"), &choice, &err), &err);
+	if (tandem_open(&engine, &options, &failed)) fail_msg("%s: %s", model, failed.text);
+	if (golden_greedy(engine, prompt, 3, 2, true, tokens, &got, &failed)) fail_msg("%s: %s", model, failed.text);
+	for (int i = 0; i < r.problems; i++) {
+		char text[RESULTS_TEXT];
+		if (r.problem[i].op != PROBLEM_LINEAR || is_noted(engine, &r.problem[i].linear)) continue;
+		fail_msg("%s: no rank of %d runs %s, %s", model, world_size, result_problem_text(&r.problem[i], text), r.problem[i].place[0].family);
+	}
+	for (int k = 0; k < world_size; k++) {
+		const struct dispatch_notes *notes = coordinator_rank(engine->coordinator, k)->notes;
+		for (int i = 0; i < notes->count; i++) {
+			const struct linear_key *key = &notes->item[i].key;
+			if (key->m != 1 || is_asked(&r, key)) continue;
+			fail_msg("%s: nobody measures what rank %d of %d runs: %s [%d x %d]", model, k, world_size, linear_use_name(key->use), key->n, key->k);
+		}
+	}
+	if (tandem_explain_dispatch(engine, look_for_experts, (void *)model, &failed)) fail_msg("%s: %s", model, failed.text);
+	tandem_close(&engine);
+	results_fini(&r);
+}
+
+static void test_measured_is_what_runs(void **state)
+{
+	(void)state;
+	json_t *index = golden_index(), *models = json_object_get(index, "models");
+	int compared = 0;
+	for (size_t i = 0; i < json_array_size(models); i++) {
+		char path[256];
+		struct model_config config;
+		struct error err = {0};
+		snprintf(path, sizeof path, GOLDEN_DIR "%s", json_string_value(json_object_get(json_array_get(models, i), "name")));
+		need(model_config_load(&config, path, NULL, &err), &err);
+		for (int p = 0; p < WORLDS; p++) {
+			if (shard_degree(&config, worlds[p], NULL) != STATUS_OK) continue;
+			compare_questions(path, &config, worlds[p]);
+			compared++;
+		}
+	}
+	assert_true(compared >= 60);
+	json_decref(index);
 }
 
 /* Without the option there is nothing to explain. */
@@ -517,6 +608,7 @@ int main(void)
 		cmocka_unit_test(test_another_device_or_model),
 		cmocka_unit_test(test_same_bits_with_it),
 		cmocka_unit_test(test_engine_refuses_it_whole),
+		cmocka_unit_test(test_measured_is_what_runs),
 		cmocka_unit_test(test_explain_was_not_asked),
 		cmocka_unit_test(test_ranks_must_agree),
 		cmocka_unit_test(test_ranges_are_conservative),
