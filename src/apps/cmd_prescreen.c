@@ -32,7 +32,8 @@ struct prescreen {
 	struct log log;
 	char path[4096]; /* DIR/prescreen.json */
 	int null;        /* where signals write to */
-	int told;        /* problems that have been logged */
+	bool saved;      /* the file is of this run, or of the one that it goes on with; then it has: */
+	int problems_saved, chains_saved;
 };
 
 /* ---- what the measuring asks for */
@@ -43,10 +44,21 @@ static bool stop(void *context)
 	return signals_caught() != 0;
 }
 
+/* What the file has is counted when it has it: the results may get further, and the next save fail. */
+static void note_saved(struct prescreen *p)
+{
+	int wanted;
+	p->saved = true;
+	p->problems_saved = results_done(&p->results);
+	chain_count(&p->results, &wanted, &p->chains_saved);
+}
+
 static enum status save(void *context, const struct results *results, struct error *err)
 {
 	struct prescreen *p = context;
-	return results_save(results, p->path, err);
+	TRY(results_save(results, p->path, err));
+	note_saved(p);
+	return STATUS_OK;
 }
 
 static void say_chain(const struct screen_progress *s, const char *problem, char *line, size_t bytes)
@@ -130,6 +142,7 @@ static enum status resume(struct prescreen *p, const struct screen_options *opti
 	TRY(results_load(&old, p->path, err));
 	enum status st = screen_resume(&p->results, &old, options->chain, p->path, err);
 	results_fini(&old);
+	if (st == STATUS_OK) note_saved(p);
 	return st;
 }
 
@@ -147,13 +160,13 @@ static enum status print(const struct prescreen *p, struct error *err)
 
 static void say_open(const struct prescreen *p)
 {
-	int done = 0;
-	for (int i = 0; i < p->results.problems; i++) done += p->results.problem[i].done;
 	int chains, measured;
 	chain_count(&p->results, &chains, &measured);
-	if (done < p->results.problems) fprintf(stderr, "tandem: %s has %d of %d problems; go on with the same command and --resume\n", p->path, done, p->results.problems);
-	else if (p->results.chain_mode == CHAIN_ON && measured < chains)
-		fprintf(stderr, "tandem: %s has %d of %d chains; go on with the same command and --resume\n", p->path, measured, chains);
+	if (!p->saved) return;
+	if (p->problems_saved < p->results.problems)
+		fprintf(stderr, "tandem: %s has %d of %d problems; go on with the same command and --resume\n", p->path, p->problems_saved, p->results.problems);
+	else if (p->results.chain_mode == CHAIN_ON && p->chains_saved < chains)
+		fprintf(stderr, "tandem: %s has %d of %d chains; go on with the same command and --resume\n", p->path, p->chains_saved, chains);
 }
 
 /* The whitelist and the reports. Heads alone, of a model that has no linear to measure here, give none. */
@@ -170,6 +183,18 @@ static enum status write_files(const struct prescreen *p, struct error *err)
 	whitelist_fini(&whitelist);
 	buf_fini(&line);
 	return st;
+}
+
+/* All files, if there is anything to write: a budget that ended before the first problem was done leaves those of an earlier run alone. */
+static enum status finish(struct prescreen *p, struct error *err)
+{
+	if (!results_done(&p->results)) {
+		fputs("tandem: --budget: it ended before a problem was done, and nothing was written; give more\n", stderr);
+		return STATUS_OK;
+	}
+	enum status st = save(p, &p->results, err);
+	say_open(p);
+	return st == STATUS_OK ? write_files(p, err) : st;
 }
 
 static enum status run(struct prescreen *p, struct error *err)
@@ -190,9 +215,8 @@ static enum status run(struct prescreen *p, struct error *err)
 	signals_to(p->null);
 	enum status st = screen_run(&p->results, &options, err);
 	console_clear(&p->console);
-	if (st == STATUS_OK) st = results_save(&p->results, p->path, err);
-	say_open(p);
-	if (st == STATUS_OK) st = write_files(p, err);
+	if (st != STATUS_OK) say_open(p);
+	else st = finish(p, err);
 	return st == STATUS_OK ? print(p, err) : st;
 }
 

@@ -111,6 +111,13 @@ enum status results_add_chain(struct results *results, const struct result_chain
 	return STATUS_OK;
 }
 
+int results_done(const struct results *results)
+{
+	int done = 0;
+	for (int i = 0; i < results->problems; i++) done += results->problem[i].done;
+	return done;
+}
+
 const struct result_chain *results_find_chain(const struct results *results, int world_size, int rows)
 {
 	for (int i = 0; i < results->chains; i++)

@@ -213,6 +213,8 @@ struct result_candidate *result_add_candidate(struct result_problem *problem, st
 enum status result_add_place(struct result_problem *problem, int world_size, const char *family, int count, struct error *err) NODISCARD;
 enum status result_set_launches(struct result_launches *out, const struct kernel_launch *item, int count, struct error *err) NODISCARD;
 enum status results_add_chain(struct results *results, const struct result_chain *chain, struct error *err) NODISCARD;
+/* Problems that are done. */
+int results_done(const struct results *results);
 /* NULL: that chain was not measured to its end. */
 const struct result_chain *results_find_chain(const struct results *results, int world_size, int rows);
 /* A linear of decode: one that a chain decides about. */

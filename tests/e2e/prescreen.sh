@@ -38,7 +38,7 @@ fi
 # An interrupt keeps what is done, and --resume does the rest.
 resumed=$work/resumed
 ("$tandem" prescreen "$m/." --tp 1,2,4,8 --rows 1,2,4,8,16,64 --contexts 40 --out "$resumed" >"$out" 2>"$err" & echo $! >"$work/pid"; wait $!; echo $? >"$work/rc")&
-for _ in $(seq 200); do
+for _ in $(seq 600); do # until its first problem is done
 	[ -s "$resumed/prescreen.json" ] && break
 	sleep 0.1
 done
@@ -64,7 +64,18 @@ sed -i 's/"version": 1/"version": 9/' "$resumed/prescreen.json"
 refuses "resume of a newer file" 3 'version 9 of the format' prescreen "$m" --out "$resumed" --resume
 refuses "resume of nothing" 3 'leave --resume out' prescreen "$m" --out "$work/nothing" --resume
 
-succeeds "budget" 30 prescreen "$m" --tp 1 --rows 1 --quick --budget 0.000001 --out "$work/budget" --json && equal "budget" complete "$(json "$out" complete)" false
+if succeeds "budget" 30 prescreen "$m" --tp 1 --rows 1 --quick --budget 0.000001 --out "$work/budget" --json; then
+	equal "budget" complete "$(json "$out" complete)" false
+	one_line && grep -q 'nothing was written' "$err" && [ -z "$(ls "$work/budget")" ] && ok "budget: nothing is done" ||
+		not_ok "budget: nothing is done" "$(cat "$err") $(ls "$work/budget")"
+fi
+cp -r "$work/table" "$work/before"
+succeeds "budget over an earlier run" 30 prescreen "$m" --tp 1 --rows 1 --quick --budget 0.000001 --out "$work/table" &&
+	diff -r "$work/before" "$work/table" >/dev/null &&
+	ok "budget over an earlier run" || not_ok "budget over an earlier run" "its files have changed"
+# What could not be saved is not said to be there.
+mkdir -p "$work/unsaved/prescreen.json"
+refuses "results that cannot be saved" 3 'prescreen.json: cannot be written' prescreen "$m" --tp 1 --rows 1 --families "mlp down" --quick --out "$work/unsaved"
 
 refuses "thresholds the wrong way round" 2 'reject' prescreen "$m" --keep 1.05 --reject 1.5 --out "$work/x"
 refuses "no such family" 2 'families' prescreen "$m" --families embedding --out "$work/x"

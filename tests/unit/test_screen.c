@@ -185,13 +185,14 @@ static void test_device_dies(void **state)
 
 struct stopper {
 	int left, saves;
+	bool after_save; /* stops then */
 	const char *path;
 };
 
 static bool stop(void *context)
 {
 	struct stopper *s = context;
-	return s->left-- <= 0;
+	return s->left-- <= 0 || (s->after_save && s->saves);
 }
 
 static enum status save(void *context, const struct results *results, struct error *err)
@@ -212,6 +213,12 @@ static struct results two_problems(void)
 	return r;
 }
 
+static enum status refuse_open(struct device **out, const struct device_options *options, struct error *err)
+{
+	(void)out, (void)options;
+	return FAIL(err, DEVICE_FAULT, "no device; plug one in");
+}
+
 static void test_resume(void **state)
 {
 	(void)state;
@@ -226,20 +233,29 @@ static void test_resume(void **state)
 	options.stop = stop;
 	options.save = save;
 	options.context = &s;
-	/* Stops within the first problem: nothing is done, and it is written down. */
+	/* Stops within the first problem: nothing is done, so what a file has from before stays. */
 	assert_int_equal(screen_run(&r, &options, &err), STATUS_CANCELLED);
-	assert_int_equal(results_load(&old, path, &err), STATUS_OK);
-	assert_false(old.complete || old.problem[0].done || old.problem[1].done);
-	assert_int_equal(old.problem[0].candidates, PLANTED_COUNT);
-	results_fini(&old);
-	/* Stops after the first, which a later run takes over. */
+	assert_int_equal(s.saves, 0);
+	/* Likewise a device that cannot be opened. */
+	struct device_ops shut = *options.ops;
+	struct screen_options failing = options;
+	shut.open = refuse_open;
+	failing.ops = &shut;
+	err = (struct error){0};
+	assert_int_equal(screen_run(&r, &failing, &err), STATUS_DEVICE_FAULT);
+	assert_int_equal(s.saves, 0);
+	/* Stops within the second: the first is done, which a later run takes over. */
 	err = (struct error){0};
 	s.left = 1000000;
-	r.problem[1].done = true;
-	assert_int_equal(screen_run(&r, &options, &err), STATUS_OK);
-	r.problem[1].done = r.complete = false;
-	assert_int_equal(results_save(&r, path, &err), STATUS_OK);
+	s.after_save = true;
+	assert_int_equal(screen_run(&r, &options, &err), STATUS_CANCELLED);
+	assert_int_equal(s.saves, 2);
+	err = (struct error){0};
+	s.after_save = false;
 	assert_int_equal(results_load(&old, path, &err), STATUS_OK);
+	assert_true(old.problem[0].done);
+	assert_false(old.complete || old.problem[1].done);
+	assert_int_equal(old.problem[1].candidates, PLANTED_COUNT);
 	assert_int_equal(screen_identify(&again, &options, &err), STATUS_OK);
 	assert_int_equal(screen_resume(&again, &old, true, path, &err), STATUS_OK);
 	assert_true(again.problem[0].done);
