@@ -237,6 +237,7 @@ mutant unconfirmed_is_not_marked src/prescreen/choose.c '"%s", CHOOSE_UNCONFIRME
 mutant slower_chain_confirms src/prescreen/chain.c 'faster = t->low > 1;' 'faster = t->low > 0;'
 mutant together_is_not_tried src/prescreen/chain.c '		drop(c, entry, entries, &c->out.timing);' '		return STATUS_OK;'
 mutant chain_without_preference src/prescreen/chain.c 'linear_prefer(c->s->bench.stream, list, count, err)' 'linear_prefer(c->s->bench.stream, list, 0, err)'
+mutant unfinished_chain_stays src/prescreen/chain.c '		if (st != STATUS_OK || c->cut) take_back(c);' ''
 mutant resumed_chain_measured_again src/prescreen/screen.c '		if (chain_measured(results' '		if (0 && chain_measured(results'
 
 tests="tests/unit/test_whitelist.c tests/unit/files.c tests/unit/golden.c tests/unit/ranks.c" choose=src/prescreen/choose.c
