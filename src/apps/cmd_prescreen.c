@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -31,6 +32,7 @@ struct prescreen {
 	struct console console;
 	struct log log;
 	char path[4096]; /* DIR/prescreen.json */
+	int folder;      /* DIR, locked until the end; -1: not open */
 	int null;        /* where signals write to */
 	bool saved;      /* the file is of this run, or of the one that it goes on with; then it has: */
 	int problems_saved, chains_saved;
@@ -129,8 +131,12 @@ static enum status make_folder(struct prescreen *p, struct error *err)
 	const char *out = p->settings->out;
 	if (mkdir(out, 0777) != 0 && errno != EEXIST) return FAIL(err, IO, "--out %.200s: %s; give a folder that can be made or is there", out, strerror(errno));
 	if ((size_t)snprintf(p->path, sizeof p->path, "%s/prescreen.json", out) >= sizeof p->path) return FAIL(err, USAGE, "--out %.80s...: the path is too long; use a shorter one", out);
-	if (access(out, W_OK) == 0) return STATUS_OK;
-	return FAIL(err, IO, "--out %.200s: %s; give a folder where you may write", out, strerror(errno));
+	p->folder = open(out, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	if ((p->folder < 0 && errno != EACCES) || access(out, W_OK) != 0)
+		return FAIL(err, IO, "--out %.200s: %s; give a folder where you may write", out, strerror(errno));
+	/* Anything else that is wrong (a file system without locks, a folder that may not be read) is no reason not to measure. */
+	if (flock(p->folder, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK) return STATUS_OK;
+	return FAIL(err, BUSY, "--out %.200s: another prescreen is at work there; wait for its end, or give another folder", out);
 }
 
 static enum status resume(struct prescreen *p, const struct screen_options *options, struct error *err)
@@ -225,12 +231,14 @@ enum status cmd_prescreen(const struct settings *settings, struct error *err)
 	struct prescreen *p = mem_zalloc(1, sizeof *p, "prescreen", err);
 	if (!p) return STATUS_NO_MEMORY;
 	p->settings = settings;
+	p->folder = -1;
 	p->null = open("/dev/null", O_WRONLY | O_CLOEXEC);
 	console_init(&p->console, settings->verbose);
 	p->log = console_sink(&p->console);
 	enum status st = run(p, err);
 	results_fini(&p->results);
 	fleet_fini(&p->fleet);
+	if (p->folder >= 0) close(p->folder);
 	if (p->null >= 0) close(p->null);
 	free(p);
 	return st;

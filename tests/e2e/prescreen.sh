@@ -37,15 +37,16 @@ fi
 
 # An interrupt keeps what is done, and --resume does the rest.
 resumed=$work/resumed
-("$tandem" prescreen "$m/." --tp 1,2,4,8 --rows 1,2,4,8,16,64 --contexts 40 --out "$resumed" >"$out" 2>"$err" & echo $! >"$work/pid"; wait $!; echo $? >"$work/rc")&
+("$tandem" prescreen "$m/." --tp 1,2,4,8 --rows 1,2,4,8,16,64 --contexts 40 --out "$resumed" >"$work/first.out" 2>"$work/first.err" & echo $! >"$work/pid"; wait $!; echo $? >"$work/rc")&
 for _ in $(seq 600); do # until its first problem is done
 	[ -s "$resumed/prescreen.json" ] && break
 	sleep 0.1
 done
+refuses "two runs in one folder" 4 'another prescreen is at work there' prescreen "$m" --rows 1 --out "$resumed"
 kill -INT "$(cat "$work/pid")" 2>/dev/null
 wait
 equal "interrupt" code "$(cat "$work/rc")" 130
-grep -q -- '--resume' "$err" && ok "interrupt says how to go on" || not_ok "interrupt says how to go on" "$(cat "$err")"
+grep -q -- '--resume' "$work/first.err" && ok "interrupt says how to go on" || not_ok "interrupt says how to go on" "$(cat "$work/first.err")"
 equal "interrupt: not complete" complete "$(json "$resumed/prescreen.json" complete)" false
 first=$(json "$resumed/prescreen.json" problems 0 candidates 0 check hash)
 if succeeds "resume" 60 prescreen "$m" --tp 1,2,4,8 --rows 1,2,4,8,16,64 --contexts 40 --out "$resumed" --resume --budget 1 --json; then
@@ -81,6 +82,7 @@ refuses "thresholds the wrong way round" 2 'reject' prescreen "$m" --keep 1.05 -
 refuses "no such family" 2 'families' prescreen "$m" --families embedding --out "$work/x"
 refuses "a degree that cannot be" 3 'tp 3' prescreen "$m" --tp 3 --out "$work/x"
 refuses "a folder that cannot be" 3 'out' prescreen "$m" --rows 1 --out /proc/nothing
+refuses "a folder that is a file" 3 'out .*: Not a directory' prescreen "$m" --rows 1 --out "$work/rc"
 refuses "a device that is none" 2 'device' prescreen "$m" --device abacus --out "$work/x"
 refuses "no model" 3 'check the path' prescreen "$work/none" --out "$work/x"
 
