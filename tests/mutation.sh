@@ -222,6 +222,7 @@ mutant guards_not_looked_at $check '	TRY(count_guards(t, out, err));' ''
 mutant bound_that_bounds_nothing $check '.l2 = out + between + 4 * walk' '.l2 = 1e9 * walk'
 mutant thresholds_of_another_run src/prescreen/screen.c '	if (strcmp(a, b)) return differs(file, "--keep and --reject", a, b, err);' ''
 mutant nothing_replaces_results src/prescreen/screen.c ' && s->measured + s->chains_measured' ''
+mutant order_of_another_run src/prescreen/screen.c 'old->any_order != results->any_order' '0'
 mutant resumed_problem_measured_again src/prescreen/screen.c '		p->done = true;
 		memcpy' '		memcpy'
 mutant speed_up_upside_down src/prescreen/timing.c 'us > 0 ? baseline_us / us : 0' 'us / baseline_us'

@@ -123,6 +123,7 @@ static enum status make_problems(struct prescreen *p, struct error *err)
 	p->results.dtype = p->config.dtype;
 	p->results.keep = s->keep;
 	p->results.reject = s->reject;
+	p->results.any_order = s->any_order && strcmp(p->fleet.ops->name, "cpu") == 0;
 	return problems_make(&p->results, &p->config, p->fleet.ops, &choice, err);
 }
 

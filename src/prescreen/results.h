@@ -189,6 +189,7 @@ struct results {
 	char device[16], flavour[32], versions[RESULTS_TEXT]; /* of struct device_ops */
 	int threads;                 /* host threads of the rank that was measured */
 	double keep, reject;         /* thresholds: from `keep` on a candidate is kept, below `reject` it is slow, boundary between */
+	bool any_order;              /* CPU: candidates that sum in another order were tried in chains too */
 	int64_t rotate_bytes;        /* weights that the timed loop goes through; 0: one copy, warm */
 	double seconds;              /* that measuring took, all runs of a resumed one together */
 	bool complete;

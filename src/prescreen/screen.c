@@ -305,6 +305,7 @@ static enum status same_header(const struct results *results, const struct resul
 	snprintf(a, sizeof a, "%g and %g", old->keep, old->reject);
 	snprintf(b, sizeof b, "%g and %g", results->keep, results->reject);
 	if (strcmp(a, b)) return differs(file, "--keep and --reject", a, b, err);
+	if (old->any_order != results->any_order) return differs(file, "--any-order", old->any_order ? "on" : "off", results->any_order ? "on" : "off", err);
 	return same_degrees(results, old, file, err);
 }
 

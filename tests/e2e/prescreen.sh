@@ -27,6 +27,10 @@ succeeds "prescreen: a table" 60 prescreen "$m" --tp 1 --rows 1 --families "mlp 
 	[ "$(grep -c '"kernel": "default"' "$work/table/prescreen.json")" -ge 1 ] && ok "prescreen: --families" || not_ok "prescreen: --families" "none"
 }
 
+succeeds "prescreen report: another order" 10 prescreen report "$work/table/prescreen.json" --any-order --out "$work/table" &&
+	grep -q '^chains were measured without --any-order' "$out" &&
+	ok "prescreen report: another order" || not_ok "prescreen report: another order" "$(cat "$out")"
+
 # Experts and the delta net of a hybrid model: one way on a CPU, checked and timed all the same.
 if succeeds "prescreen: experts and delta net" 60 prescreen "$golden/qwen3_5-moe" --tp 1,2 --rows 2,40 --families "moe experts,gdn state" --quick --out "$work/blocks" --json; then
 	flat=$(tr -d '\n ' <"$work/blocks/prescreen.json")
@@ -58,6 +62,7 @@ equal "resume with fewer degrees: all is there" hash "$(json "$resumed/prescreen
 refuses "resume of another model" 3 'the model is llama, now it is qwen3' prescreen "$golden/qwen3" --rows 1 --out "$resumed" --resume
 refuses "resume of another model, a path of dots" 3 'the model is llama, now it is qwen3' prescreen "$golden/qwen3/." --rows 1 --out "$resumed" --resume
 refuses "resume of another model, its config" 3 'the model is llama, now it is qwen3' prescreen "$golden/qwen3/config.json" --rows 1 --out "$resumed" --resume
+refuses "resume with --any-order" 3 '--any-order is off, now it is on' prescreen "$m" --tp 1,2,4,8 --any-order --out "$resumed" --resume
 refuses "resume with other thresholds" 3 'keep and --reject' prescreen "$m" --keep 2 --out "$resumed" --resume
 sed -i 's/"program": "[^"]*"/"program": "0.0.0"/' "$resumed/prescreen.json"
 refuses "resume of another version's results" 3 'the version of tandem is 0.0.0' prescreen "$m" --out "$resumed" --resume

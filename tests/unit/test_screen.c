@@ -295,7 +295,7 @@ static struct results done_results(void)
 	return r;
 }
 
-enum change { PROGRAM, MODEL, MODEL_TYPE, DTYPE, DEVICE, FLAVOUR, VERSIONS, THREADS, ROTATE, KEEP, REJECT, HEADS, FEWER_DEGREES, FEWER_ROWS, FEWER_FAMILIES, NO_CHAIN, MORE, CHANGES };
+enum change { PROGRAM, MODEL, MODEL_TYPE, DTYPE, DEVICE, FLAVOUR, VERSIONS, THREADS, ROTATE, KEEP, REJECT, ANY_ORDER, HEADS, FEWER_DEGREES, FEWER_ROWS, FEWER_FAMILIES, NO_CHAIN, MORE, CHANGES };
 
 static void change(struct results *r, struct results *old, enum change what)
 {
@@ -312,6 +312,7 @@ static void change(struct results *r, struct results *old, enum change what)
 	case ROTATE: r->rotate_bytes = 1; break;
 	case KEEP: r->keep = 3; break;
 	case REJECT: r->reject = 1; break;
+	case ANY_ORDER: r->any_order = true; break;
 	case HEADS: r->degree[1].kv_heads = 2; break;
 	case FEWER_DEGREES: r->degrees = 1, r->problem[0].places = 1, r->problem[1].linear.n = 128; break;
 	case FEWER_ROWS: r->problem[1].linear.m = 1; break;
@@ -331,7 +332,8 @@ static void test_resume_refuses(void **state)
 		[MODEL_TYPE] = "the model's type is llama, now it is qwen3", [DTYPE] = "the type of the weights is F32, now it is BF16",
 		[DEVICE] = "the device is cuda, now it is hip", [FLAVOUR] = "the device is sm_90, now it is sm_80", [VERSIONS] = "software is driver 1, now it is driver 2",
 		[THREADS] = "1 threads, 0 bytes, now it is 2 threads, 0 bytes", [ROTATE] = "now it is 1 threads, 1 bytes",
-		[KEEP] = "--keep and --reject is 1.05 and 1.01, now it is 3 and 1.01", [REJECT] = "now it is 1.05 and 1", [HEADS] = "at world size 2 the model has other heads",
+		[KEEP] = "--keep and --reject is 1.05 and 1.01, now it is 3 and 1.01", [REJECT] = "now it is 1.05 and 1",
+		[ANY_ORDER] = "--any-order is off, now it is on; leave --resume out", [HEADS] = "at world size 2 the model has other heads",
 		[FEWER_DEGREES] = "has 2 results that are not asked for now and would be lost, the first TP2 decode M=1 linear [96 x 64]",
 		[FEWER_ROWS] = "has 1 results that are not asked for now and would be lost, the first TP2 decode M=2 linear [64 x 32]",
 		[FEWER_FAMILIES] = "has 1 results", [NO_CHAIN] = "has 1 chains that would be lost; leave --no-chain out",
@@ -563,6 +565,15 @@ static void test_file(void **state)
 	assert_true(json_equal(back, file));
 	json_decref(back);
 	json_decref(file);
+	r.any_order = true;
+	back = results_json(&r);
+	assert_true(json_is_true(json_object_get(back, "any_order")));
+	results_fini(&r);
+	char *all = json_dumps(back, 0);
+	json_decref(back);
+	assert_int_equal(results_parse(&r, all, strlen(all), "x.json", &err), STATUS_OK);
+	assert_true(r.any_order);
+	free(all);
 	results_fini(&r);
 	static const struct { const char *old, *new, *message; } bad[] = {
 		{"\"version\": 1", "\"version\": 2", "version 2 of the format, this program reads 1; run the prescreen again"},
@@ -570,6 +581,7 @@ static void test_file(void **state)
 		{"\"threads\"", "\"thread\"", "thread: not a field of this format"},
 		{"\"outcome\": \"keep\"", "\"outcome\": \"kept\"", "problems[0].candidates[2].outcome"},
 		{"\"outcome\": \"keep\"", "\"outcome\": \"baseline\"", "the first candidate, and no other, is the baseline"},
+		{"\"threads\"", "\"any_order\": 1, \"threads\"", "any_order: expected true or false"},
 		{"\"n\": 4096", "\"n\": 0", "problems[0].key.n"},
 		{"\"n\": 4096", "\"n\": 4096.5", "problems[0].key.n"},
 		{"\"op\": \"attention\"", "\"op\": \"linear\"", "problems[2].key"},
