@@ -220,7 +220,8 @@ mutant dead_device_goes_on $candidate '	if (st == STATUS_OK) st = run_once(s, t,
 	if (st' '	if (st'
 mutant guards_not_looked_at $check '	TRY(count_guards(t, out, err));' ''
 mutant bound_that_bounds_nothing $check '.l2 = out + between + 4 * walk' '.l2 = 1e9 * walk'
-mutant thresholds_of_another_run src/prescreen/screen.c '	if (strcmp(a, b)) return differs(file, "--keep and --reject", a, b, err);' ''
+mutant thresholds_of_another_run src/prescreen/screen.c 'if (results_thresholds_differ(old, results, a, b))' 'if (0)'
+mutant thresholds_of_six_digits src/prescreen/results.c 'a->keep == b->keep && a->reject == b->reject' '(float)a->keep == (float)b->keep && a->reject == b->reject'
 mutant nothing_replaces_results src/prescreen/screen.c ' && s->measured + s->chains_measured' ''
 mutant order_of_another_run src/prescreen/screen.c 'old->any_order != results->any_order' '0'
 mutant resumed_problem_measured_again src/prescreen/screen.c '		p->done = true;

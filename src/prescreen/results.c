@@ -228,3 +228,14 @@ bool result_launches_equal(const struct result_launches *a, const struct result_
 		if (!launch_equal(&a->item[i], &b->item[i])) return false;
 	return true;
 }
+
+bool results_thresholds_differ(const struct results *a, const struct results *b, char text_a[RESULTS_TEXT], char text_b[RESULTS_TEXT])
+{
+	if (a->keep == b->keep && a->reject == b->reject) return false;
+	for (int digits = 6; digits <= 17; digits += 11) { /* what a reader expects; else all that a double has */
+		snprintf(text_a, RESULTS_TEXT, "%.*g and %.*g", digits, a->keep, digits, a->reject);
+		snprintf(text_b, RESULTS_TEXT, "%.*g and %.*g", digits, b->keep, digits, b->reject);
+		if (strcmp(text_a, text_b) != 0) break;
+	}
+	return true;
+}

@@ -238,6 +238,9 @@ struct result_problem *results_find(const struct results *results, const struct 
 const char *result_problem_text(const struct result_problem *problem, char text[RESULTS_TEXT]);
 bool result_launches_equal(const struct result_launches *a, const struct result_launches *b);
 
+/* Whether two runs have not the same thresholds; if so, those of each as "1.05 and 1.01", with as many digits as tell them apart. */
+bool results_thresholds_differ(const struct results *a, const struct results *b, char text_a[RESULTS_TEXT], char text_b[RESULTS_TEXT]);
+
 /* A new reference; NULL: no memory. */
 json_t *results_json(const struct results *results);
 enum status results_parse(struct results *out, const char *text, size_t n, const char *file, struct error *err) NODISCARD;

@@ -291,7 +291,7 @@ static enum status same_degrees(const struct results *results, const struct resu
 
 static enum status same_header(const struct results *results, const struct results *old, const char *file, struct error *err)
 {
-	char a[48], b[48];
+	char a[RESULTS_TEXT], b[RESULTS_TEXT];
 	if (strcmp(old->program, results->program)) return differs(file, "the version of tandem", old->program, results->program, err);
 	if (strcmp(old->model, results->model)) return differs(file, "the model", old->model, results->model, err);
 	if (strcmp(old->model_type, results->model_type)) return differs(file, "the model's type", old->model_type, results->model_type, err);
@@ -302,9 +302,7 @@ static enum status same_header(const struct results *results, const struct resul
 	snprintf(a, sizeof a, "%d threads, %lld bytes", old->threads, (long long)old->rotate_bytes);
 	snprintf(b, sizeof b, "%d threads, %lld bytes", results->threads, (long long)results->rotate_bytes);
 	if (strcmp(a, b)) return differs(file, "what is measured with", a, b, err);
-	snprintf(a, sizeof a, "%g and %g", old->keep, old->reject);
-	snprintf(b, sizeof b, "%g and %g", results->keep, results->reject);
-	if (strcmp(a, b)) return differs(file, "--keep and --reject", a, b, err);
+	if (results_thresholds_differ(old, results, a, b)) return differs(file, "--keep and --reject", a, b, err);
 	if (old->any_order != results->any_order) return differs(file, "--any-order", old->any_order ? "on" : "off", results->any_order ? "on" : "off", err);
 	return same_degrees(results, old, file, err);
 }

@@ -295,7 +295,7 @@ static struct results done_results(void)
 	return r;
 }
 
-enum change { PROGRAM, MODEL, MODEL_TYPE, DTYPE, DEVICE, FLAVOUR, VERSIONS, THREADS, ROTATE, KEEP, REJECT, ANY_ORDER, HEADS, FEWER_DEGREES, FEWER_ROWS, FEWER_FAMILIES, NO_CHAIN, MORE, CHANGES };
+enum change { PROGRAM, MODEL, MODEL_TYPE, DTYPE, DEVICE, FLAVOUR, VERSIONS, THREADS, ROTATE, KEEP, KEEP_CLOSE, REJECT, ANY_ORDER, HEADS, FEWER_DEGREES, FEWER_ROWS, FEWER_FAMILIES, NO_CHAIN, MORE, CHANGES };
 
 static void change(struct results *r, struct results *old, enum change what)
 {
@@ -311,6 +311,7 @@ static void change(struct results *r, struct results *old, enum change what)
 	case THREADS: r->threads = 2; break;
 	case ROTATE: r->rotate_bytes = 1; break;
 	case KEEP: r->keep = 3; break;
+	case KEEP_CLOSE: r->keep += 1e-12; break;
 	case REJECT: r->reject = 1; break;
 	case ANY_ORDER: r->any_order = true; break;
 	case HEADS: r->degree[1].kv_heads = 2; break;
@@ -333,6 +334,7 @@ static void test_resume_refuses(void **state)
 		[DEVICE] = "the device is cuda, now it is hip", [FLAVOUR] = "the device is sm_90, now it is sm_80", [VERSIONS] = "software is driver 1, now it is driver 2",
 		[THREADS] = "1 threads, 0 bytes, now it is 2 threads, 0 bytes", [ROTATE] = "now it is 1 threads, 1 bytes",
 		[KEEP] = "--keep and --reject is 1.05 and 1.01, now it is 3 and 1.01", [REJECT] = "now it is 1.05 and 1",
+		[KEEP_CLOSE] = "--keep and --reject is 1.05 and 1.01, now it is 1.0500000000",
 		[ANY_ORDER] = "--any-order is off, now it is on; leave --resume out", [HEADS] = "at world size 2 the model has other heads",
 		[FEWER_DEGREES] = "has 2 results that are not asked for now and would be lost, the first TP2 decode M=1 linear [96 x 64]",
 		[FEWER_ROWS] = "has 1 results that are not asked for now and would be lost, the first TP2 decode M=2 linear [64 x 32]",
