@@ -158,8 +158,8 @@ static enum status resume(struct prescreen *p, const struct screen_options *opti
 static enum status print(const struct prescreen *p, struct error *err)
 {
 	struct buf out = {0};
-	if (p->settings->json) return output_json(results_json(&p->results), err);
-	enum status st = prescreen_text(&p->results, &out, err);
+	enum status st = p->settings->json ? results_text(&p->results, JSON_COMPACT, &out, err) : prescreen_text(&p->results, &out, err);
+	if (st == STATUS_OK && p->settings->json) st = buf_puts(&out, "\n", err);
 	if (st == STATUS_OK) st = output_write(out.data, out.size, err);
 	buf_fini(&out);
 	return st;

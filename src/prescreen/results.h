@@ -243,6 +243,8 @@ bool results_thresholds_differ(const struct results *a, const struct results *b,
 
 /* A new reference; NULL: no memory. */
 json_t *results_json(const struct results *results);
+/* Appends them as a file has them, with all digits: a report made anew, or a threshold, is the same to the last bit. layout: jansson's JSON_INDENT(1) or JSON_COMPACT. */
+enum status results_text(const struct results *results, size_t layout, struct buf *out, struct error *err) NODISCARD;
 enum status results_parse(struct results *out, const char *text, size_t n, const char *file, struct error *err) NODISCARD;
 enum status results_load(struct results *out, const char *path, struct error *err) NODISCARD;
 /* To `path` by way of a file beside it, so that a reader or an interrupt sees the old one or the new one. */

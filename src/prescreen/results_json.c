@@ -485,14 +485,22 @@ enum status results_load(struct results *out, const char *path, struct error *er
 	return finish(out, root, path, err);
 }
 
-enum status results_save(const struct results *results, const char *path, struct error *err)
+enum status results_text(const struct results *results, size_t layout, struct buf *out, struct error *err)
 {
 	json_t *object = results_json(results);
-	/* All digits: a report made anew from the file, or a resumed run's threshold, is the same to the last bit. */
-	char *text = object ? json_dumps(object, JSON_INDENT(1) | JSON_REAL_PRECISION(17)) : NULL;
+	char *text = object ? json_dumps(object, layout | JSON_REAL_PRECISION(17)) : NULL;
 	json_decref(object);
-	if (!text) return FAIL(err, NO_MEMORY, "%s: no memory for its text", path);
-	enum status st = out_file_write(path, text, strlen(text), err);
+	if (!text) return FAIL(err, NO_MEMORY, "prescreen: no memory for the text of its results; use a machine with more");
+	enum status st = buf_puts(out, text, err);
 	free(text);
+	return st;
+}
+
+enum status results_save(const struct results *results, const char *path, struct error *err)
+{
+	struct buf text = {0};
+	enum status st = results_text(results, JSON_INDENT(1), &text, err);
+	if (st == STATUS_OK) st = out_file_write(path, text.data, text.size, err);
+	buf_fini(&text);
 	return st;
 }
