@@ -224,6 +224,7 @@ mutant thresholds_of_another_run src/prescreen/screen.c 'if (results_thresholds_
 mutant thresholds_of_six_digits src/prescreen/results.c 'a->keep == b->keep && a->reject == b->reject' '(float)a->keep == (float)b->keep && a->reject == b->reject'
 mutant nothing_replaces_results src/prescreen/screen.c ' && s->measured + s->chains_measured' ''
 mutant order_of_another_run src/prescreen/screen.c 'old->any_order != results->any_order' '0'
+mutant false_is_written src/prescreen/results_json.c '!*(const bool *)at' '0'
 mutant resumed_problem_measured_again src/prescreen/screen.c '		p->done = true;
 		memcpy' '		memcpy'
 mutant speed_up_upside_down src/prescreen/timing.c 'us > 0 ? baseline_us / us : 0' 'us / baseline_us'

@@ -23,7 +23,8 @@ if succeeds "prescreen" 60 prescreen "$m" --tp 1,2,4 --rows 1,3,64 --contexts 40
 	[ $(($(now_ms) - start)) -lt 60000 ] && ok "prescreen: in a minute" || not_ok "prescreen: in a minute" "it took longer"
 	grep -q '"onednn"' "$screen/prescreen.json" && ok "prescreen: oneDNN is a candidate" || skip "prescreen: oneDNN" "this system has none"
 fi
-succeeds "prescreen: a table" 60 prescreen "$m" --tp 1 --rows 1 --families "mlp down" --quick --out "$work/table" && {
+succeeds "prescreen: a table" 60 prescreen "$m" --tp 1,1 --rows 1,1 --families "mlp down" --quick --out "$work/table" && {
+	equal "prescreen: asked for twice, measured once" places "$(grep -c '"family"' "$work/table/prescreen.json")" 1
 	grep -q 'TP1 mlp down' "$out" && ok "prescreen: a table" || not_ok "prescreen: a table" "$(head -c 300 "$out")"
 	[ "$(grep -c '"kernel": "default"' "$work/table/prescreen.json")" -ge 1 ] && ok "prescreen: --families" || not_ok "prescreen: --families" "none"
 }
