@@ -220,7 +220,11 @@ mutant dead_device_goes_on $candidate '	if (st == STATUS_OK) st = run_once(s, t,
 	if (st' '	if (st'
 mutant guards_not_looked_at $check '	TRY(count_guards(t, out, err));' ''
 mutant bound_that_bounds_nothing $check '.l2 = out + between + 4 * walk' '.l2 = 1e9 * walk'
-mutant thresholds_of_another_run src/prescreen/screen.c '	if (strcmp(a, b)) return differs(file, "--keep and --reject", a, b, err);' ''
+mutant thresholds_of_another_run src/prescreen/screen.c 'if (results_thresholds_differ(old, results, a, b))' 'if (0)'
+mutant thresholds_of_six_digits src/prescreen/results.c 'a->keep == b->keep && a->reject == b->reject' '(float)a->keep == (float)b->keep && a->reject == b->reject'
+mutant nothing_replaces_results src/prescreen/screen.c ' && s->measured + s->chains_measured' ''
+mutant order_of_another_run src/prescreen/screen.c 'old->any_order != results->any_order' '0'
+mutant false_is_written src/prescreen/results_json.c '!*(const bool *)at' '0'
 mutant resumed_problem_measured_again src/prescreen/screen.c '		p->done = true;
 		memcpy' '		memcpy'
 mutant speed_up_upside_down src/prescreen/timing.c 'us > 0 ? baseline_us / us : 0' 'us / baseline_us'
@@ -238,6 +242,7 @@ mutant unconfirmed_is_not_marked src/prescreen/choose.c '"%s", CHOOSE_UNCONFIRME
 mutant slower_chain_confirms src/prescreen/chain.c 'faster = t->low > 1;' 'faster = t->low > 0;'
 mutant together_is_not_tried src/prescreen/chain.c '		drop(c, entry, entries, &c->out.timing);' '		return STATUS_OK;'
 mutant chain_without_preference src/prescreen/chain.c 'linear_prefer(c->s->bench.stream, list, count, err)' 'linear_prefer(c->s->bench.stream, list, 0, err)'
+mutant unfinished_chain_stays src/prescreen/chain.c '		if (st != STATUS_OK || c->cut) take_back(c);' ''
 mutant resumed_chain_measured_again src/prescreen/screen.c '		if (chain_measured(results' '		if (0 && chain_measured(results'
 
 tests="tests/unit/test_whitelist.c tests/unit/files.c tests/unit/golden.c tests/unit/ranks.c" choose=src/prescreen/choose.c

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -31,8 +32,10 @@ struct prescreen {
 	struct console console;
 	struct log log;
 	char path[4096]; /* DIR/prescreen.json */
+	int folder;      /* DIR, locked until the end; -1: not open */
 	int null;        /* where signals write to */
-	int told;        /* problems that have been logged */
+	bool saved;      /* the file is of this run, or of the one that it goes on with; then it has: */
+	int problems_saved, chains_saved;
 };
 
 /* ---- what the measuring asks for */
@@ -43,10 +46,21 @@ static bool stop(void *context)
 	return signals_caught() != 0;
 }
 
+/* What the file has is counted when it has it: the results may get further, and the next save fail. */
+static void note_saved(struct prescreen *p)
+{
+	int wanted;
+	p->saved = true;
+	p->problems_saved = results_done(&p->results);
+	chain_count(&p->results, &wanted, &p->chains_saved);
+}
+
 static enum status save(void *context, const struct results *results, struct error *err)
 {
 	struct prescreen *p = context;
-	return results_save(results, p->path, err);
+	TRY(results_save(results, p->path, err));
+	note_saved(p);
+	return STATUS_OK;
 }
 
 static void say_chain(const struct screen_progress *s, const char *problem, char *line, size_t bytes)
@@ -104,6 +118,7 @@ static enum status make_problems(struct prescreen *p, struct error *err)
 	p->results.dtype = p->config.dtype;
 	p->results.keep = s->keep;
 	p->results.reject = s->reject;
+	p->results.any_order = s->any_order && strcmp(p->fleet.ops->name, "cpu") == 0;
 	return problems_make(&p->results, &p->config, p->fleet.ops, &choice, err);
 }
 
@@ -112,8 +127,12 @@ static enum status make_folder(struct prescreen *p, struct error *err)
 	const char *out = p->settings->out;
 	if (mkdir(out, 0777) != 0 && errno != EEXIST) return FAIL(err, IO, "--out %.200s: %s; give a folder that can be made or is there", out, strerror(errno));
 	if ((size_t)snprintf(p->path, sizeof p->path, "%s/prescreen.json", out) >= sizeof p->path) return FAIL(err, USAGE, "--out %.80s...: the path is too long; use a shorter one", out);
-	if (access(out, W_OK) == 0) return STATUS_OK;
-	return FAIL(err, IO, "--out %.200s: %s; give a folder where you may write", out, strerror(errno));
+	p->folder = open(out, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	if ((p->folder < 0 && errno != EACCES) || access(out, W_OK) != 0)
+		return FAIL(err, IO, "--out %.200s: %s; give a folder where you may write", out, strerror(errno));
+	/* Anything else that is wrong (a file system without locks, a folder that may not be read) is no reason not to measure. */
+	if (flock(p->folder, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK) return STATUS_OK;
+	return FAIL(err, BUSY, "--out %.200s: another prescreen is at work there; wait for its end, or give another folder", out);
 }
 
 static enum status resume(struct prescreen *p, const struct screen_options *options, struct error *err)
@@ -125,6 +144,7 @@ static enum status resume(struct prescreen *p, const struct screen_options *opti
 	TRY(results_load(&old, p->path, err));
 	enum status st = screen_resume(&p->results, &old, options->chain, p->path, err);
 	results_fini(&old);
+	if (st == STATUS_OK) note_saved(p);
 	return st;
 }
 
@@ -133,8 +153,8 @@ static enum status resume(struct prescreen *p, const struct screen_options *opti
 static enum status print(const struct prescreen *p, struct error *err)
 {
 	struct buf out = {0};
-	if (p->settings->json) return output_json(results_json(&p->results), err);
-	enum status st = prescreen_text(&p->results, &out, err);
+	enum status st = p->settings->json ? results_text(&p->results, JSON_COMPACT, &out, err) : prescreen_text(&p->results, &out, err);
+	if (st == STATUS_OK && p->settings->json) st = buf_puts(&out, "\n", err);
 	if (st == STATUS_OK) st = output_write(out.data, out.size, err);
 	buf_fini(&out);
 	return st;
@@ -142,13 +162,13 @@ static enum status print(const struct prescreen *p, struct error *err)
 
 static void say_open(const struct prescreen *p)
 {
-	int done = 0;
-	for (int i = 0; i < p->results.problems; i++) done += p->results.problem[i].done;
 	int chains, measured;
 	chain_count(&p->results, &chains, &measured);
-	if (done < p->results.problems) fprintf(stderr, "tandem: %s has %d of %d problems; go on with the same command and --resume\n", p->path, done, p->results.problems);
-	else if (p->results.chain_mode == CHAIN_ON && measured < chains)
-		fprintf(stderr, "tandem: %s has %d of %d chains; go on with the same command and --resume\n", p->path, measured, chains);
+	if (!p->saved) return;
+	if (p->problems_saved < p->results.problems)
+		fprintf(stderr, "tandem: %s has %d of %d problems; go on with the same command and --resume\n", p->path, p->problems_saved, p->results.problems);
+	else if (p->results.chain_mode == CHAIN_ON && p->chains_saved < chains)
+		fprintf(stderr, "tandem: %s has %d of %d chains; go on with the same command and --resume\n", p->path, p->chains_saved, chains);
 }
 
 /* The whitelist and the reports. Heads alone, of a model that has no linear to measure here, give none. */
@@ -165,6 +185,18 @@ static enum status write_files(const struct prescreen *p, struct error *err)
 	whitelist_fini(&whitelist);
 	buf_fini(&line);
 	return st;
+}
+
+/* All files, if there is anything to write: a budget that ended before the first problem was done leaves those of an earlier run alone. */
+static enum status finish(struct prescreen *p, struct error *err)
+{
+	if (!results_done(&p->results)) {
+		fputs("tandem: --budget: it ended before a problem was done, and nothing was written; give more\n", stderr);
+		return STATUS_OK;
+	}
+	enum status st = save(p, &p->results, err);
+	say_open(p);
+	return st == STATUS_OK ? write_files(p, err) : st;
 }
 
 static enum status run(struct prescreen *p, struct error *err)
@@ -185,9 +217,8 @@ static enum status run(struct prescreen *p, struct error *err)
 	signals_to(p->null);
 	enum status st = screen_run(&p->results, &options, err);
 	console_clear(&p->console);
-	if (st == STATUS_OK) st = results_save(&p->results, p->path, err);
-	say_open(p);
-	if (st == STATUS_OK) st = write_files(p, err);
+	if (st != STATUS_OK) say_open(p);
+	else st = finish(p, err);
 	return st == STATUS_OK ? print(p, err) : st;
 }
 
@@ -196,12 +227,14 @@ enum status cmd_prescreen(const struct settings *settings, struct error *err)
 	struct prescreen *p = mem_zalloc(1, sizeof *p, "prescreen", err);
 	if (!p) return STATUS_NO_MEMORY;
 	p->settings = settings;
+	p->folder = -1;
 	p->null = open("/dev/null", O_WRONLY | O_CLOEXEC);
 	console_init(&p->console, settings->verbose);
 	p->log = console_sink(&p->console);
 	enum status st = run(p, err);
 	results_fini(&p->results);
 	fleet_fini(&p->fleet);
+	if (p->folder >= 0) close(p->folder);
 	if (p->null >= 0) close(p->null);
 	free(p);
 	return st;

@@ -123,6 +123,18 @@ static bool in_choices(const char *choices, const char *value)
 	return false;
 }
 
+/* Leaves the first of each; returns how many. */
+static int drop_doubles(int32_t *items, int count)
+{
+	int kept = 0;
+	for (int i = 0; i < count; i++) {
+		int same = 0;
+		while (same < kept && items[same] != items[i]) same++;
+		if (same == kept) items[kept++] = items[i];
+	}
+	return kept;
+}
+
 static enum status parse_list(const struct option *option, const char *value, struct int_list *list, struct error *err)
 {
 	size_t commas = 0;
@@ -148,7 +160,7 @@ static enum status parse_list(const struct option *option, const char *value, st
 		at += n + 1;
 	}
 	free(list->items);
-	*list = (struct int_list){items, count};
+	*list = (struct int_list){items, option->once ? drop_doubles(items, count) : count};
 	return STATUS_OK;
 }
 

@@ -54,6 +54,7 @@ struct option {
 	const char *absent;   /* what help shows in place of the default when `initial` is NULL */
 	const char *help;     /* NULL: the option is known, so that its refusal can say why, but not shown */
 	double min, max;      /* INT, U64, REAL (max INFINITY: takes "inf" too), and each item of INTS */
+	bool once;            /* INTS: a set; an item that is given twice counts once */
 	size_t offset;        /* of the field in the settings struct */
 	unsigned commands;    /* bit mask of the commands that take it */
 };

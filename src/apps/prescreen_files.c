@@ -44,5 +44,7 @@ enum status prescreen_files_say(const struct results *results, const char *folde
 	if (results->chain_mode == CHAIN_OFF && chains) TRY(buf_puts(out, "linears of decode were not confirmed in a chain: what is faster alone can be slower in a step\n", err));
 	if (results->chain_mode == CHAIN_ON && measured < chains)
 		TRY(buf_printf(out, err, "%d of %d chains were measured: linears of decode that the others would confirm stay with the default\n", measured, chains));
+	if (measured && whitelist->any_order && !results->any_order && strcmp(results->device, "cpu") == 0)
+		TRY(buf_puts(out, "chains were measured without --any-order: linears of decode that they would confirm in another order stay as they are\n", err));
 	return results->complete ? STATUS_OK : buf_puts(out, "the results are not complete: what was not measured stays with the default\n", err);
 }

@@ -61,6 +61,12 @@ struct entry {
 	double gain_us; /* of the whole chain, alone */
 };
 
+/* What was said of a candidate before this chain. */
+struct earlier {
+	struct result_candidate *candidate;
+	struct result_confirm confirm;
+};
+
 struct chain {
 	struct screen *s;
 	struct result_chain out;
@@ -71,6 +77,8 @@ struct chain {
 	struct graph *defaults; /* NULL where nothing is recorded */
 	void *x, *norm, *h, *act; /* the residual stream, its norm's weight, its norm; what comes out of SwiGLU: where no op fuses them */
 	bool cut; /* the budget ended it */
+	struct earlier earlier[PART_COUNT * CHAIN_CANDIDATES]; /* of all that it tries */
+	int earlier_count;
 };
 
 /* ---- which chains there are */
@@ -226,6 +234,19 @@ static int candidates_of(const struct screen *s, struct result_problem *p, struc
 	for (int i = 0; i < count; i++)
 		if (list[i]->confirm.outcome == OUTCOME_OPEN) list[left++] = list[i];
 	return left;
+}
+
+static void remember(struct chain *c, struct result_problem *p)
+{
+	struct result_candidate *list[CHAIN_CANDIDATES];
+	const int count = candidates_of(c->s, p, list);
+	for (int i = 0; i < count; i++) c->earlier[c->earlier_count++] = (struct earlier){list[i], list[i]->confirm};
+}
+
+/* Of a chain that did not come to its end: a later run measures all of it, and would take what it confirmed for another degree's. */
+static void take_back(struct chain *c)
+{
+	for (int i = 0; i < c->earlier_count; i++) c->earlier[i].candidate->confirm = c->earlier[i].confirm;
 }
 
 /* Is part p the first that asks for its problem, and is there something to try for it? */
@@ -585,6 +606,8 @@ static enum status measure(struct chain *c, struct error *err)
 	bool asked[PART_COUNT], any = false; /* before anything is judged */
 	for (int p = 0; p < PART_COUNT; p++) any |= asked[p] = has_candidates(c, p);
 	if (!any) return STATUS_OK;
+	for (int p = 0; p < PART_COUNT; p++)
+		if (asked[p]) remember(c, c->op[p].measured);
 	TRY(forget_attention(c, err));
 	TRY(open_chain(c, err));
 	TRY(record(c, NULL, 0, &c->defaults, err));
@@ -610,6 +633,7 @@ static enum status run_chain(struct screen *s, int world_size, int rows, bool *c
 		candidate_forget(s);
 		*cut = c->cut;
 		if (st == STATUS_OK && !c->cut) st = results_add_chain(s->results, &c->out, err);
+		if (st != STATUS_OK || c->cut) take_back(c);
 	}
 	free(c);
 	free(shapes);

@@ -24,7 +24,8 @@
 /* What the chains of the results' degrees need beyond the problems themselves. */
 void chain_widen(struct stream_options *stream, const struct results *results, const struct screen_options *options);
 
-/* Measures the chains that the results lack; saves after each. Ends early, with STATUS_OK, when the budget does. All problems are done before. */
+/* Measures the chains that the results lack; saves after each. Ends early, with STATUS_OK, when the budget does. A chain that does not come to its end leaves
+ * candidates as they were. All problems are done before. */
 enum status chain_run(struct screen *s, struct error *err) NODISCARD;
 
 /* Whether all problems of this chain are done. */

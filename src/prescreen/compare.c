@@ -140,12 +140,12 @@ static enum status compare_problem(struct run_flips *out, const struct result_pr
 
 static enum status comparable(const struct results *a, const struct results *b, struct error *err)
 {
+	char x[RESULTS_TEXT], y[RESULTS_TEXT];
 	if (strcmp(a->model_type, b->model_type) || a->dtype != b->dtype)
 		return FAIL(err, BAD_INPUT, "prescreen diff: one run is of %s in %s, the other of %s in %s; give two runs of one model", a->model_type, dtype_name(a->dtype),
 		            b->model_type, dtype_name(b->dtype));
-	if (a->keep != b->keep || a->reject != b->reject)
-		return FAIL(err, BAD_INPUT, "prescreen diff: one run keeps from %g and rejects below %g, the other %g and %g; give two runs with the same thresholds", a->keep,
-		            a->reject, b->keep, b->reject);
+	if (results_thresholds_differ(a, b, x, y))
+		return FAIL(err, BAD_INPUT, "prescreen diff: --keep and --reject of one run are %s, of the other %s; give two runs with the same thresholds", x, y);
 	return STATUS_OK;
 }
 

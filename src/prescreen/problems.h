@@ -12,6 +12,7 @@
 #include "prescreen/results.h"
 #include "prescreen/shapes.h"
 
+/* Of degrees, rows and contexts no two are alike. */
 struct problem_choice {
 	const int32_t *degrees;
 	int degree_count;

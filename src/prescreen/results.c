@@ -111,6 +111,13 @@ enum status results_add_chain(struct results *results, const struct result_chain
 	return STATUS_OK;
 }
 
+int results_done(const struct results *results)
+{
+	int done = 0;
+	for (int i = 0; i < results->problems; i++) done += results->problem[i].done;
+	return done;
+}
+
 const struct result_chain *results_find_chain(const struct results *results, int world_size, int rows)
 {
 	for (int i = 0; i < results->chains; i++)
@@ -219,5 +226,16 @@ bool result_launches_equal(const struct result_launches *a, const struct result_
 	if (a->known != b->known || a->count != b->count) return false;
 	for (int i = 0; i < a->count; i++)
 		if (!launch_equal(&a->item[i], &b->item[i])) return false;
+	return true;
+}
+
+bool results_thresholds_differ(const struct results *a, const struct results *b, char text_a[RESULTS_TEXT], char text_b[RESULTS_TEXT])
+{
+	if (a->keep == b->keep && a->reject == b->reject) return false;
+	for (int digits = 6; digits <= 17; digits += 11) { /* what a reader expects; else all that a double has */
+		snprintf(text_a, RESULTS_TEXT, "%.*g and %.*g", digits, a->keep, digits, a->reject);
+		snprintf(text_b, RESULTS_TEXT, "%.*g and %.*g", digits, b->keep, digits, b->reject);
+		if (strcmp(text_a, text_b) != 0) break;
+	}
 	return true;
 }

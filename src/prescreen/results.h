@@ -189,6 +189,7 @@ struct results {
 	char device[16], flavour[32], versions[RESULTS_TEXT]; /* of struct device_ops */
 	int threads;                 /* host threads of the rank that was measured */
 	double keep, reject;         /* thresholds: from `keep` on a candidate is kept, below `reject` it is slow, boundary between */
+	bool any_order;              /* CPU: candidates that sum in another order were tried in chains too */
 	int64_t rotate_bytes;        /* weights that the timed loop goes through; 0: one copy, warm */
 	double seconds;              /* that measuring took, all runs of a resumed one together */
 	bool complete;
@@ -213,6 +214,8 @@ struct result_candidate *result_add_candidate(struct result_problem *problem, st
 enum status result_add_place(struct result_problem *problem, int world_size, const char *family, int count, struct error *err) NODISCARD;
 enum status result_set_launches(struct result_launches *out, const struct kernel_launch *item, int count, struct error *err) NODISCARD;
 enum status results_add_chain(struct results *results, const struct result_chain *chain, struct error *err) NODISCARD;
+/* Problems that are done. */
+int results_done(const struct results *results);
 /* NULL: that chain was not measured to its end. */
 const struct result_chain *results_find_chain(const struct results *results, int world_size, int rows);
 /* A linear of decode: one that a chain decides about. */
@@ -235,8 +238,13 @@ struct result_problem *results_find(const struct results *results, const struct 
 const char *result_problem_text(const struct result_problem *problem, char text[RESULTS_TEXT]);
 bool result_launches_equal(const struct result_launches *a, const struct result_launches *b);
 
+/* Whether two runs have not the same thresholds; if so, those of each as "1.05 and 1.01", with as many digits as tell them apart. */
+bool results_thresholds_differ(const struct results *a, const struct results *b, char text_a[RESULTS_TEXT], char text_b[RESULTS_TEXT]);
+
 /* A new reference; NULL: no memory. */
 json_t *results_json(const struct results *results);
+/* Appends them as a file has them, with all digits: a report made anew, or a threshold, is the same to the last bit. layout: jansson's JSON_INDENT(1) or JSON_COMPACT. */
+enum status results_text(const struct results *results, size_t layout, struct buf *out, struct error *err) NODISCARD;
 enum status results_parse(struct results *out, const char *text, size_t n, const char *file, struct error *err) NODISCARD;
 enum status results_load(struct results *out, const char *path, struct error *err) NODISCARD;
 /* To `path` by way of a file beside it, so that a reader or an interrupt sees the old one or the new one. */

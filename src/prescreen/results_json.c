@@ -32,7 +32,7 @@ struct field {
 	int64_t lo, hi;                 /* INT, INT64 */
 	const char *(*name_of)(int value); /* NAME: of 0..hi */
 	const struct field *table;      /* OBJECT, ended by a NULL name */
-	bool may_miss;                  /* REAL: not negative, left out where it is 0 */
+	bool may_miss;                  /* REAL, not negative, and BOOL: left out where it is 0 or false */
 };
 
 #define TEXT(s, key, field) {.name = key, .type = FIELD_TEXT, .offset = offsetof(struct s, field), .size = sizeof(((struct s *)0)->field)}
@@ -117,6 +117,7 @@ static const struct field results_fields[] = {
 	TEXT(results, "program", program), TEXT(results, "model", model), TEXT(results, "model_type", model_type),
 	NAME(results, "dtype", dtype, name_of_dtype, DTYPE_COUNT), TEXT(results, "device", device), TEXT(results, "flavour", flavour),
 	TEXT(results, "versions", versions), INTEGER(results, "threads", threads, 1, 65536), REAL(results, "keep", keep), REAL(results, "reject", reject),
+	{.name = "any_order", .type = FIELD_BOOL, .offset = offsetof(struct results, any_order), .may_miss = true},
 	INTEGER64(results, "rotate_bytes", rotate_bytes), REAL(results, "seconds", seconds), FLAG(results, "complete", complete), {0}};
 
 /* ---- writing */
@@ -148,11 +149,16 @@ static json_t *field_json(const struct field *f, const void *at)
 	return NULL;
 }
 
+static bool is_left_out(const struct field *f, const void *at)
+{
+	return f->may_miss && (f->type == FIELD_BOOL ? !*(const bool *)at : *(const double *)at == 0);
+}
+
 static json_t *object_json(const struct field *table, const void *from)
 {
 	json_t *object = json_object();
 	for (const struct field *f = table; f->name; f++) {
-		if (f->may_miss && *(const double *)(const void *)((const char *)from + f->offset) == 0) continue;
+		if (is_left_out(f, (const char *)from + f->offset)) continue;
 		if (json_object_set_new(object, f->name, field_json(f, (const char *)from + f->offset)) != 0) {
 			json_decref(object);
 			return NULL;
@@ -479,14 +485,22 @@ enum status results_load(struct results *out, const char *path, struct error *er
 	return finish(out, root, path, err);
 }
 
-enum status results_save(const struct results *results, const char *path, struct error *err)
+enum status results_text(const struct results *results, size_t layout, struct buf *out, struct error *err)
 {
 	json_t *object = results_json(results);
-	/* All digits: a report made anew from the file, or a resumed run's threshold, is the same to the last bit. */
-	char *text = object ? json_dumps(object, JSON_INDENT(1) | JSON_REAL_PRECISION(17)) : NULL;
+	char *text = object ? json_dumps(object, layout | JSON_REAL_PRECISION(17)) : NULL;
 	json_decref(object);
-	if (!text) return FAIL(err, NO_MEMORY, "%s: no memory for its text", path);
-	enum status st = out_file_write(path, text, strlen(text), err);
+	if (!text) return FAIL(err, NO_MEMORY, "prescreen: no memory for the text of its results; use a machine with more");
+	enum status st = buf_puts(out, text, err);
 	free(text);
+	return st;
+}
+
+enum status results_save(const struct results *results, const char *path, struct error *err)
+{
+	struct buf text = {0};
+	enum status st = results_text(results, JSON_INDENT(1), &text, err);
+	if (st == STATUS_OK) st = out_file_write(path, text.data, text.size, err);
+	buf_fini(&text);
 	return st;
 }

@@ -93,9 +93,8 @@ enum status screen_identify(struct results *results, const struct screen_options
 static enum status report(struct screen *s, const struct result_problem *p, int candidate, struct error *err)
 {
 	const struct screen_options *o = s->options;
-	struct screen_progress progress = {.problems = s->results->problems, .candidates = p->candidates, .candidate = candidate, .problem = p,
-	                                   .seconds = clock_seconds_since(s->started_ns), .measured = s->measured};
-	for (int i = 0; i < s->results->problems; i++) progress.done += s->results->problem[i].done;
+	struct screen_progress progress = {.problems = s->results->problems, .done = results_done(s->results), .candidates = p->candidates, .candidate = candidate,
+	                                   .problem = p, .seconds = clock_seconds_since(s->started_ns), .measured = s->measured};
 	if (o->progress) o->progress(o->context, &progress);
 	return candidate_stopped(s, err);
 }
@@ -138,8 +137,7 @@ static double share_of_budget(const struct screen *s)
 {
 	const double most = s->options->quick ? CANDIDATE_QUICK_S : CANDIDATE_S;
 	if (s->options->budget_s <= 0) return most;
-	int left = 0;
-	for (int i = 0; i < s->results->problems; i++) left += !s->results->problem[i].done;
+	const int left = s->results->problems - results_done(s->results);
 	const double elapsed = clock_seconds_since(s->started_ns), budget = s->options->budget_s * (s->options->chain ? BUDGET_PROBLEMS : 1) - elapsed;
 	double share = budget / (left * BUDGET_CANDIDATES + 1);
 	if (s->measured >= BUDGET_SAMPLE) {
@@ -218,8 +216,7 @@ static enum status screen_all(struct screen *s, struct error *err)
 	identify(s);
 	for (int i = 0; i < r->problems && !candidate_out_of_budget(s); i++)
 		if (!r->problem[i].done) TRY(screen_group(s, i, err));
-	r->complete = true;
-	for (int i = 0; i < r->problems; i++) r->complete = r->complete && r->problem[i].done;
+	r->complete = results_done(r) == r->problems;
 	return r->complete && s->options->chain ? chain_run(s, err) : STATUS_OK;
 }
 
@@ -237,7 +234,7 @@ enum status screen_run(struct results *results, const struct screen_options *opt
 	candidate_forget(s);
 	close_device(s);
 	results->seconds = s->seconds_before + clock_seconds_since(s->started_ns);
-	if (st != STATUS_OK && options->save) {
+	if (st != STATUS_OK && options->save && s->measured + s->chains_measured) { /* else what a file has from before is worth more */
 		struct error ignored = {0}; /* the first one is what is told */
 		(void)!options->save(options->context, results, &ignored);
 	}
@@ -294,7 +291,7 @@ static enum status same_degrees(const struct results *results, const struct resu
 
 static enum status same_header(const struct results *results, const struct results *old, const char *file, struct error *err)
 {
-	char a[48], b[48];
+	char a[RESULTS_TEXT], b[RESULTS_TEXT];
 	if (strcmp(old->program, results->program)) return differs(file, "the version of tandem", old->program, results->program, err);
 	if (strcmp(old->model, results->model)) return differs(file, "the model", old->model, results->model, err);
 	if (strcmp(old->model_type, results->model_type)) return differs(file, "the model's type", old->model_type, results->model_type, err);
@@ -305,9 +302,8 @@ static enum status same_header(const struct results *results, const struct resul
 	snprintf(a, sizeof a, "%d threads, %lld bytes", old->threads, (long long)old->rotate_bytes);
 	snprintf(b, sizeof b, "%d threads, %lld bytes", results->threads, (long long)results->rotate_bytes);
 	if (strcmp(a, b)) return differs(file, "what is measured with", a, b, err);
-	snprintf(a, sizeof a, "%g and %g", old->keep, old->reject);
-	snprintf(b, sizeof b, "%g and %g", results->keep, results->reject);
-	if (strcmp(a, b)) return differs(file, "--keep and --reject", a, b, err);
+	if (results_thresholds_differ(old, results, a, b)) return differs(file, "--keep and --reject", a, b, err);
+	if (old->any_order != results->any_order) return differs(file, "--any-order", old->any_order ? "on" : "off", results->any_order ? "on" : "off", err);
 	return same_degrees(results, old, file, err);
 }
 

@@ -36,7 +36,8 @@ struct screen_options {
 	int64_t rotate_bytes;       /* -1: twice the device's last cache, at most 512 MiB; 0: one copy of the weights */
 	double budget_s;            /* of this run; 0: none. It is asked between pairs; a problem that it cuts off stays open, as what it does not reach */
 	int timeout_ms;             /* of one wait for the device */
-	/* Any may be NULL. stop: is asked between pairs; true ends the run, which returns CANCELLED. save: after each problem. */
+	/* Any may be NULL. stop: is asked between pairs; true ends the run, which returns CANCELLED. save: after each problem and chain,
+	 * and after a failure, if this run has done one of these. */
 	bool (*stop)(void *context);
 	void (*progress)(void *context, const struct screen_progress *progress);
 	enum status (*save)(void *context, const struct results *results, struct error *err);

@@ -22,6 +22,7 @@ refuses "more ranks than heads" 3 'tp|TP|world|degree' run "$m" --tokens 1 --tp 
 refuses "heads not divisible, logits" 3 'tp|TP|world|degree' logits "$golden/llama-12-heads" --tokens 1 --tp 8
 succeeds "plan of a degree that is not legal" 5 plan "$golden/llama-9-heads" --tp 2 --json &&
 	equal "plan of a degree that is not legal" legal "$(json "$out" degrees 0 legal)" false
+succeeds "plan of the same degree twice" 5 plan "$m" --tp 2,2 && equal "plan of the same degree twice" columns "$(grep -m1 -o 'TP2' "$out" | wc -l)" 1
 succeeds "plan" 5 plan "$m" --json --device-memory 1GiB && {
 	equal "plan: degrees" world_size "$(json "$out" degrees 3 world_size)" 8
 	equal "plan: a shape" local "$(json "$out" degrees 1 families 0 local | tr -d '[]')" "64,64"

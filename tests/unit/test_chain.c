@@ -9,6 +9,7 @@
 #include <string.h>
 #include <cmocka.h>
 
+#include "base/clock.h"
 #include "prescreen/chain.h"
 #include "prescreen/choose.h"
 #include "prescreen/problems.h"
@@ -202,9 +203,64 @@ static void test_chain_heads(void **state)
 	results_fini(&r);
 }
 
+/* Ends the run when its chain has judged one problem and comes to another: as Ctrl-C does, or by its budget. */
+struct ender {
+	const struct result_problem *first;
+	double budget_s;
+	bool stop;
+};
+
+static bool stop(void *context)
+{
+	return ((struct ender *)context)->stop;
+}
+
+static void end_within_chain(void *context, const struct screen_progress *progress)
+{
+	struct ender *e = context;
+	if (!progress->chains) return;
+	if (!e->first) e->first = progress->problem;
+	if (e->first == progress->problem) return;
+	e->stop = !e->budget_s;
+	const uint64_t start = clock_ns();
+	while (clock_seconds_since(start) < e->budget_s) continue;
+}
+
+/* A chain that did not come to its end leaves nothing behind: all of it is measured again. */
+static void test_chain_ends_early(void **state)
+{
+	(void)state;
+	static const double budgets[] = {0, 2};
+	for (int i = 0; i < 2; i++) {
+		struct error err = {0};
+		struct results r = chain_problems(), next = chain_problems();
+		struct screen_options options = options_for(planted_ops((struct planted_state){0}));
+		struct ender e = {.budget_s = budgets[i]};
+		if (screen_run(&r, &options, &err) != STATUS_OK) fail_msg("%s", err.text);
+		options.chain = true;
+		options.stop = stop;
+		options.progress = end_within_chain;
+		options.context = &e;
+		options.budget_s = e.budget_s;
+		assert_int_equal(screen_run(&r, &options, &err), e.budget_s ? STATUS_OK : STATUS_CANCELLED);
+		assert_non_null(e.first);
+		assert_int_equal(r.chains, 0);
+		for (int j = 0; j < r.problems; j++)
+			for (int k = 0; k < r.problem[j].candidates; k++) assert_int_equal(r.problem[j].candidate[k].confirm.outcome, OUTCOME_OPEN);
+		err = (struct error){0};
+		assert_int_equal(screen_identify(&next, &options, &err), STATUS_OK);
+		assert_int_equal(screen_resume(&next, &r, true, "x.json", &err), STATUS_OK);
+		run_chain(&next, (struct planted_state){0}, 0);
+		for (int j = 0; j < next.problems; j++) assert_int_equal(next.problem[j].candidate[PLANTED_LONE].confirm.outcome, OUTCOME_REJECT);
+		expect_entries(&next, 2);
+		results_fini(&r);
+		results_fini(&next);
+	}
+}
+
 int main(void)
 {
-	const struct CMUnitTest tests[] = {cmocka_unit_test(test_chain), cmocka_unit_test(test_chain_eager), cmocka_unit_test(test_chain_together), cmocka_unit_test(test_chain_open),
-	                                   cmocka_unit_test(test_chain_heads)};
+	const struct CMUnitTest tests[] = {cmocka_unit_test(test_chain), cmocka_unit_test(test_chain_eager), cmocka_unit_test(test_chain_together),
+	                                   cmocka_unit_test(test_chain_open), cmocka_unit_test(test_chain_heads), cmocka_unit_test(test_chain_ends_early)};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -144,7 +144,11 @@ static void test_runs_that_cannot_be_compared(void **state)
 	err = (struct error){0};
 	b.keep = 1.10;
 	assert_int_equal(compare_runs(&flips, &a, &b, &err), STATUS_BAD_INPUT);
-	assert_non_null(strstr(err.text, "1.05"));
+	assert_non_null(strstr(err.text, "one run are 1.05 and 1.05, of the other 1.1 and 1.05;"));
+	err = (struct error){0};
+	b.keep = a.keep + 1e-12;
+	assert_int_equal(compare_runs(&flips, &a, &b, &err), STATUS_BAD_INPUT);
+	assert_non_null(strstr(err.text, "one run are 1.05 and 1.05, of the other 1.0500000000"));
 	err = (struct error){0};
 	b.keep = a.keep;
 	for (int i = 0; i < b.problems; i++) b.problem[i].phase[0] = 'x';

@@ -186,13 +186,14 @@ static void test_device_dies(void **state)
 
 struct stopper {
 	int left, saves;
+	bool after_save; /* stops then */
 	const char *path;
 };
 
 static bool stop(void *context)
 {
 	struct stopper *s = context;
-	return s->left-- <= 0;
+	return s->left-- <= 0 || (s->after_save && s->saves);
 }
 
 static enum status save(void *context, const struct results *results, struct error *err)
@@ -213,6 +214,12 @@ static struct results two_problems(void)
 	return r;
 }
 
+static enum status refuse_open(struct device **out, const struct device_options *options, struct error *err)
+{
+	(void)out, (void)options;
+	return FAIL(err, DEVICE_FAULT, "no device; plug one in");
+}
+
 static void test_resume(void **state)
 {
 	(void)state;
@@ -227,20 +234,29 @@ static void test_resume(void **state)
 	options.stop = stop;
 	options.save = save;
 	options.context = &s;
-	/* Stops within the first problem: nothing is done, and it is written down. */
+	/* Stops within the first problem: nothing is done, so what a file has from before stays. */
 	assert_int_equal(screen_run(&r, &options, &err), STATUS_CANCELLED);
-	assert_int_equal(results_load(&old, path, &err), STATUS_OK);
-	assert_false(old.complete || old.problem[0].done || old.problem[1].done);
-	assert_int_equal(old.problem[0].candidates, PLANTED_COUNT);
-	results_fini(&old);
-	/* Stops after the first, which a later run takes over. */
+	assert_int_equal(s.saves, 0);
+	/* Likewise a device that cannot be opened. */
+	struct device_ops shut = *options.ops;
+	struct screen_options failing = options;
+	shut.open = refuse_open;
+	failing.ops = &shut;
+	err = (struct error){0};
+	assert_int_equal(screen_run(&r, &failing, &err), STATUS_DEVICE_FAULT);
+	assert_int_equal(s.saves, 0);
+	/* Stops within the second: the first is done, which a later run takes over. */
 	err = (struct error){0};
 	s.left = 1000000;
-	r.problem[1].done = true;
-	assert_int_equal(screen_run(&r, &options, &err), STATUS_OK);
-	r.problem[1].done = r.complete = false;
-	assert_int_equal(results_save(&r, path, &err), STATUS_OK);
+	s.after_save = true;
+	assert_int_equal(screen_run(&r, &options, &err), STATUS_CANCELLED);
+	assert_int_equal(s.saves, 2);
+	err = (struct error){0};
+	s.after_save = false;
 	assert_int_equal(results_load(&old, path, &err), STATUS_OK);
+	assert_true(old.problem[0].done);
+	assert_false(old.complete || old.problem[1].done);
+	assert_int_equal(old.problem[1].candidates, PLANTED_COUNT);
 	assert_int_equal(screen_identify(&again, &options, &err), STATUS_OK);
 	assert_int_equal(screen_resume(&again, &old, true, path, &err), STATUS_OK);
 	assert_true(again.problem[0].done);
@@ -280,7 +296,7 @@ static struct results done_results(void)
 	return r;
 }
 
-enum change { PROGRAM, MODEL, MODEL_TYPE, DTYPE, DEVICE, FLAVOUR, VERSIONS, THREADS, ROTATE, KEEP, REJECT, HEADS, FEWER_DEGREES, FEWER_ROWS, FEWER_FAMILIES, NO_CHAIN, MORE, CHANGES };
+enum change { PROGRAM, MODEL, MODEL_TYPE, DTYPE, DEVICE, FLAVOUR, VERSIONS, THREADS, ROTATE, KEEP, KEEP_CLOSE, REJECT, ANY_ORDER, HEADS, FEWER_DEGREES, FEWER_ROWS, FEWER_FAMILIES, NO_CHAIN, MORE, CHANGES };
 
 static void change(struct results *r, struct results *old, enum change what)
 {
@@ -296,7 +312,9 @@ static void change(struct results *r, struct results *old, enum change what)
 	case THREADS: r->threads = 2; break;
 	case ROTATE: r->rotate_bytes = 1; break;
 	case KEEP: r->keep = 3; break;
+	case KEEP_CLOSE: r->keep += 1e-12; break;
 	case REJECT: r->reject = 1; break;
+	case ANY_ORDER: r->any_order = true; break;
 	case HEADS: r->degree[1].kv_heads = 2; break;
 	case FEWER_DEGREES: r->degrees = 1, r->problem[0].places = 1, r->problem[1].linear.n = 128; break;
 	case FEWER_ROWS: r->problem[1].linear.m = 1; break;
@@ -316,7 +334,9 @@ static void test_resume_refuses(void **state)
 		[MODEL_TYPE] = "the model's type is llama, now it is qwen3", [DTYPE] = "the type of the weights is F32, now it is BF16",
 		[DEVICE] = "the device is cuda, now it is hip", [FLAVOUR] = "the device is sm_90, now it is sm_80", [VERSIONS] = "software is driver 1, now it is driver 2",
 		[THREADS] = "1 threads, 0 bytes, now it is 2 threads, 0 bytes", [ROTATE] = "now it is 1 threads, 1 bytes",
-		[KEEP] = "--keep and --reject is 1.05 and 1.01, now it is 3 and 1.01", [REJECT] = "now it is 1.05 and 1", [HEADS] = "at world size 2 the model has other heads",
+		[KEEP] = "--keep and --reject is 1.05 and 1.01, now it is 3 and 1.01", [REJECT] = "now it is 1.05 and 1",
+		[KEEP_CLOSE] = "--keep and --reject is 1.05 and 1.01, now it is 1.0500000000",
+		[ANY_ORDER] = "--any-order is off, now it is on; leave --resume out", [HEADS] = "at world size 2 the model has other heads",
 		[FEWER_DEGREES] = "has 2 results that are not asked for now and would be lost, the first TP2 decode M=1 linear [96 x 64]",
 		[FEWER_ROWS] = "has 1 results that are not asked for now and would be lost, the first TP2 decode M=2 linear [64 x 32]",
 		[FEWER_FAMILIES] = "has 1 results", [NO_CHAIN] = "has 1 chains that would be lost; leave --no-chain out",
@@ -599,6 +619,15 @@ static void test_file(void **state)
 	assert_true(json_equal(back, file));
 	json_decref(back);
 	json_decref(file);
+	r.any_order = true;
+	back = results_json(&r);
+	assert_true(json_is_true(json_object_get(back, "any_order")));
+	results_fini(&r);
+	char *all = json_dumps(back, 0);
+	json_decref(back);
+	assert_int_equal(results_parse(&r, all, strlen(all), "x.json", &err), STATUS_OK);
+	assert_true(r.any_order);
+	free(all);
 	results_fini(&r);
 	static const struct { const char *old, *new, *message; } bad[] = {
 		{"\"version\": 1", "\"version\": 2", "version 2 of the format, this program reads 1; run the prescreen again"},
@@ -606,6 +635,7 @@ static void test_file(void **state)
 		{"\"threads\"", "\"thread\"", "thread: not a field of this format"},
 		{"\"outcome\": \"keep\"", "\"outcome\": \"kept\"", "problems[0].candidates[2].outcome"},
 		{"\"outcome\": \"keep\"", "\"outcome\": \"baseline\"", "the first candidate, and no other, is the baseline"},
+		{"\"threads\"", "\"any_order\": 1, \"threads\"", "any_order: expected true or false"},
 		{"\"n\": 4096", "\"n\": 0", "problems[0].key.n"},
 		{"\"n\": 4096", "\"n\": 4096.5", "problems[0].key.n"},
 		{"\"op\": \"attention\"", "\"op\": \"linear\"", "problems[2].key"},
