@@ -5,6 +5,7 @@
  * Threads. All calls on an engine are made by one thread at a time ("the engine thread"), with these exceptions while it is open:
  * tandem_cancel and tandem_get_health may be called by any thread at any time, also during a step; tandem_interrupt by any thread and
  * by a signal handler. A server has one engine thread, which takes requests from a queue of its own between steps.
+ * The engine's own threads take no signal that is sent to the process: the program's may block them, wait for them, or handle them.
  *
  * Functions return 0 or a status code (tandem_status_name, tandem_exit_code) and then have filled `err`. There is no global state.
  */

@@ -18,6 +18,7 @@
 #include "base/clock.h"
 #include "base/mem.h"
 #include "base/rng.h"
+#include "base/thread.h"
 #include "comm/comm.h"
 
 #define REPLAYS 10
@@ -243,7 +244,7 @@ static enum status run_ranks(struct bench *b, struct rank *ranks, struct error *
 		*rank = (struct rank){.bench = b, .index = r};
 		st = prepare_rank(rank, err);
 		if (st != STATUS_OK) continue;
-		if (pthread_create(&rank->thread, NULL, rank_main, rank) != 0) st = FAIL(err, NO_MEMORY, "rank %d: no thread; use fewer ranks", r);
+		if (thread_start(&rank->thread, NULL, rank_main, rank) != 0) st = FAIL(err, NO_MEMORY, "rank %d: no thread; use fewer ranks", r);
 		else started++;
 	}
 	if (st != STATUS_OK) group_abort(b->group, -1, err);

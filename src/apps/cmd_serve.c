@@ -1,7 +1,6 @@
 /* `tandem serve`: the model, its tokenizer and chat template, and a server around them; signals end it in order. */
 #include <fcntl.h>
 #include <math.h>
-#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,6 +11,7 @@
 #include "apps/explain.h"
 #include "apps/gguf_text.h"
 #include "apps/session.h"
+#include "base/thread.h"
 #include "model/config.h"
 #include "model/gguf.h"
 #include "serve/server.h"
@@ -168,7 +168,7 @@ static void *end_soon(void *code)
 static void limit_exit(enum status st)
 {
 	pthread_t thread;
-	if (status_scope(st) == STATUS_SCOPE_FATAL && !pthread_create(&thread, NULL, end_soon, (void *)(intptr_t)status_exit_code(st))) pthread_detach(thread);
+	if (status_scope(st) == STATUS_SCOPE_FATAL && !thread_start(&thread, NULL, end_soon, (void *)(intptr_t)status_exit_code(st))) pthread_detach(thread);
 }
 
 enum status cmd_serve(const struct settings *settings, struct error *err)

@@ -5,6 +5,7 @@
 #include <time.h>
 
 #include "base/clock.h"
+#include "base/thread.h"
 #include "engine/dispatch.h"
 #include "engine/forward.h"
 #include "engine/graphs.h"
@@ -241,7 +242,7 @@ enum status worker_start(struct worker *w, struct error *err)
 	atomic_store(&w->finished, w->generation);
 	w->accepted = w->generation; /* nothing up to this is a command for the new thread */
 	w->lost = false;
-	int code = pthread_create(&w->thread, NULL, worker_main, w);
+	int code = thread_start(&w->thread, NULL, worker_main, w);
 	if (code) return FAIL(err, NO_MEMORY, "rank %d: no thread: %s", w->rank.index, strerror(code));
 	w->started = true;
 	return STATUS_OK;

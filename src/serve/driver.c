@@ -6,6 +6,7 @@
 
 #include "base/clock.h"
 #include "base/mem.h"
+#include "base/thread.h"
 
 #define REFRESH_NS 100000000u
 #define REBUILD_TRIES 3
@@ -360,7 +361,7 @@ enum status driver_start(struct driver **out, const struct driver_options *optio
 		return STATUS_NO_MEMORY;
 	}
 	publish(d, 0, true, true);
-	if (pthread_create(&d->thread, NULL, driver_main, d) != 0) {
+	if (thread_start(&d->thread, NULL, driver_main, d) != 0) {
 		driver_destroy(&d);
 		return FAIL(err, NO_MEMORY, "engine thread: cannot be started; lower the load of this machine");
 	}

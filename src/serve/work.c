@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "base/mem.h"
+#include "base/thread.h"
 #include "serve/server_impl.h"
 
 #define WORKERS 2
@@ -64,7 +65,7 @@ enum status work_open(struct server *s, struct error *err)
 	pthread_attr_t attributes;
 	pthread_attr_init(&attributes);
 	pthread_attr_setstacksize(&attributes, STACK_BYTES);
-	while (w->count < WORKERS && !pthread_create(&w->threads[w->count], &attributes, worker_main, w)) w->count++;
+	while (w->count < WORKERS && !thread_start(&w->threads[w->count], &attributes, worker_main, w)) w->count++;
 	pthread_attr_destroy(&attributes);
 	return w->count == WORKERS ? STATUS_OK : FAIL(err, NO_MEMORY, "workers: a thread cannot be started; lower the load of this machine");
 }

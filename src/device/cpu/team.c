@@ -10,6 +10,7 @@
 
 #include "base/clock.h"
 #include "base/mem.h"
+#include "base/thread.h"
 #include "base/wait.h"
 
 /* The claim word holds all that decides whether a claim is good, so that one fetch_add is a consistent answer even for a member
@@ -111,7 +112,7 @@ static enum status start_member(struct team *team, int index, const struct team_
 {
 	struct member *member = &team->member[index];
 	*member = (struct member){.team = team, .index = index};
-	int rc = pthread_create(&member->thread, NULL, member_main, member);
+	int rc = thread_start(&member->thread, NULL, member_main, member);
 	if (rc) return FAIL(err, NO_MEMORY, "cpu team: thread %d of %d: %s; use fewer threads", index, team->members, strerror(rc));
 	member->running = true;
 	(void)pthread_setname_np(member->thread, "tandem-cpu"); /* for a look with top -H; harmless if it fails */

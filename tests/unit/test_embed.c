@@ -1,0 +1,89 @@
+/* What a program that embeds the engine may count on (tandem.h): its signals stay its own. */
+#include <poll.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/signalfd.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include <cmocka.h>
+
+#include "base/status.h"
+#include "unit/golden.h"
+
+#define MODEL GOLDEN_DIR "llama"
+
+static struct tandem *open_with(struct tandem_options o)
+{
+	struct tandem *engine;
+	struct tandem_error err = {0};
+	o.model = MODEL;
+	o.context = 128;
+	if (tandem_open(&engine, &o, &err)) fail_msg("open: %s", err.text);
+	return engine;
+}
+
+/* Runs `body` in a process of its own; its status as waitpid has it. */
+static int in_child(void (*body)(void))
+{
+	pid_t child = fork();
+	if (!child) {
+		alarm(60);
+		body();
+		_exit(0);
+	}
+	int status = -1;
+	assert_int_equal(waitpid(child, &status, 0), child);
+	return status;
+}
+
+/* A signal that is blocked only after the threads of the engine are there. */
+static void await_sigterm(void)
+{
+	struct tandem *engine = open_with((struct tandem_options){.world_size = 2, .threads = 4});
+	sigset_t set;
+	sigemptyset(&set);
+	sigaddset(&set, SIGTERM);
+	sigprocmask(SIG_BLOCK, &set, NULL);
+	struct pollfd wait = {.fd = signalfd(-1, &set, SFD_CLOEXEC), .events = POLLIN};
+	kill(getpid(), SIGTERM);
+	if (poll(&wait, 1, 10000) != 1) _exit(2);
+	tandem_close(&engine);
+}
+
+static void test_a_blocked_signal_waits_for_the_program(void **state)
+{
+	(void)state;
+	assert_int_equal(in_child(await_sigterm), 0);
+}
+
+static void mask_of(sigset_t *mask)
+{
+	sigemptyset(mask);
+	pthread_sigmask(SIG_SETMASK, NULL, mask);
+}
+
+static void test_open_leaves_the_mask_of_its_caller(void **state)
+{
+	(void)state;
+	sigset_t before, after;
+	mask_of(&before);
+	struct tandem *engine = open_with((struct tandem_options){.world_size = 2});
+	mask_of(&after);
+	for (int number = 1; number < NSIG; number++) assert_int_equal(sigismember(&before, number), sigismember(&after, number));
+	tandem_close(&engine);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_a_blocked_signal_waits_for_the_program),
+		cmocka_unit_test(test_open_leaves_the_mask_of_its_caller),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
