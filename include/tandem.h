@@ -76,7 +76,7 @@ struct tandem_options {
 };
 
 /* Opens model, devices, group, weights, KV; returns when every rank is ready. On failure *out is NULL and nothing is left, but
- * for what tandem_close says. */
+ * for what tandem_close says. A weight file that is shortened meanwhile is BAD_INPUT, a disk that fails IO. */
 TANDEM_API int tandem_open(struct tandem **out, const struct tandem_options *options, struct tandem_error *err);
 /* Ends requests, ranks and memory; bounded in time also while a step is in flight or a rank has failed: what a rank may use that did not come back from its device by
  * then is left as it is. NULL is fine. */

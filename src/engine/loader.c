@@ -5,7 +5,7 @@
 
 #include "base/mem.h"
 
-/* Bytes of checkpoint mapped at a time per rank: what bounds the host memory of loading beyond the weights themselves. */
+/* Bytes of checkpoint read at a time per rank: what bounds the host memory of loading beyond the weights themselves. */
 #define WINDOW_BYTES ((size_t)8 << 20)
 
 /* Where one parameter lives on a rank: rows [n0, n0 + local rows) of a linear, or a vector. Taps of a convolution are vectors, one behind the
@@ -146,11 +146,10 @@ static void count_loaded(struct rank *rank, uint64_t bytes)
 	atomic_fetch_add_explicit(&rank->heartbeat, 1, memory_order_relaxed);
 }
 
-/* The source's memory is the window's: the stream must be through with it before it goes. */
-static enum status window_done(struct rank *rank, const struct source_tensor *tensor, int64_t row, int64_t rows, uint64_t bytes, struct error *err)
+/* The stream must be through with the window before the next one is read into its place. */
+static enum status window_done(struct rank *rank, uint64_t bytes, struct error *err)
 {
 	TRY(rank->device->vt->stream_sync(rank->stream, group_deadline(rank->group), group_abort_flag(rank->group), err));
-	source_done(rank->model->source, tensor, row, rows);
 	count_loaded(rank, bytes);
 	return STATUS_OK;
 }
@@ -177,7 +176,7 @@ static enum status read_linear(struct rank *rank, const struct weight *w, const 
 		size_t stride;
 		TRY_GOTO(source_read(rank->model->source, &tensor, at, n, col, cols, &scratch, &data, &stride, err), out);
 		TRY_GOTO(vt->linear_put(rank->stream, place->linear, place->n0 + (int)done, (int)n, data, stride, err), out);
-		TRY_GOTO(window_done(rank, &tensor, at, n, (uint64_t)n * row_bytes, err), out);
+		TRY_GOTO(window_done(rank, (uint64_t)n * row_bytes, err), out);
 	}
 out:
 	source_scratch_fini(&scratch);
@@ -215,7 +214,7 @@ static enum status read_vector(struct rank *rank, const struct weight *w, const 
 			TRY_GOTO(source_read(rank->model->source, &tensor, at, n, tap, 1, &scratch, &data, &stride, err), out);
 			gather(values, data, stride, tensor.dtype, n, w->centred ? 1 : 0);
 			TRY_GOTO(vt->vector_put(rank->stream, place->vector + tap * place->stride + done, values, DTYPE_F32, (int)n, err), out);
-			TRY_GOTO(window_done(rank, &tensor, at, n, (uint64_t)n * dtype_bytes(tensor.dtype), err), out);
+			TRY_GOTO(window_done(rank, (uint64_t)n * dtype_bytes(tensor.dtype), err), out);
 		}
 	}
 out:

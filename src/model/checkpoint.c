@@ -1,5 +1,5 @@
-/* A checkpoint of safetensors: one file, or the files of an index, mapped read-only. What every rank is done with leaves memory at once,
- * so that the resident size stays that of the weights plus the loader's window, not twice the weights. Immutable after open: any
+/* A checkpoint of safetensors: one file, or the files of an index. What a rank asks for is read into its scratch, so that the resident size
+ * stays that of the weights plus the loader's windows, not twice the weights. Immutable after open: any
  * thread may read. source_open_checkpoint stands here too and hands GGUF files on.
  */
 #include <errno.h>
@@ -14,21 +14,21 @@
 #include "base/mem.h"
 #include "model/fields.h"
 #include "model/gguf.h"
-#include "model/mapping.h"
 #include "model/safetensors.h"
 #include "model/source_impl.h"
+#include "model/weight_file.h"
 
 #define TEXT_BYTES 120                     /* of a path or name in a message that lists several */
 
-struct weight_file {
-	struct mapping mapping;
+struct part_file {
+	struct weight_file file;
 	uint64_t data_offset;
 };
 
 struct checkpoint {
 	struct source base;
 	char *path; /* as given, for messages */
-	struct weight_file *files;
+	struct part_file *files;
 	size_t file_count;
 	struct safetensors_entry *entries; /* ascending by name; .file indexes files; names are ours */
 	size_t count, capacity;
@@ -37,7 +37,7 @@ struct checkpoint {
 static void checkpoint_close(struct source *source)
 {
 	struct checkpoint *c = (struct checkpoint *)source;
-	for (size_t i = 0; i < c->file_count; i++) mapping_close(&c->files[i].mapping);
+	for (size_t i = 0; i < c->file_count; i++) weight_file_close(&c->files[i].file);
 	for (size_t i = 0; i < c->count; i++) free(c->entries[i].name);
 	free(c->entries);
 	free(c->files);
@@ -65,15 +65,31 @@ static enum status add_entries(struct checkpoint *c, struct safetensors *file, c
 	return STATUS_OK;
 }
 
+/* The header alone, which holds all that there is to parse. */
+static enum status read_header(const struct weight_file *file, struct safetensors *out, struct error *err)
+{
+	unsigned char start[8];
+	struct buf bytes = {0};
+	enum status st;
+	TRY(weight_file_read(file, 0, start, sizeof start, err));
+	const uint64_t length = safetensors_header_length(start), rest = file->size - sizeof start;
+	const size_t n = sizeof start + (size_t)(length > SAFETENSORS_MAX_HEADER || length > rest ? 0 : length); /* else it is refused by its length */
+	TRY_GOTO(buf_reserve(&bytes, n, err), out);
+	TRY_GOTO(weight_file_read(file, 0, bytes.data, n, err), out);
+	st = safetensors_parse(out, bytes.data, file->size, file->path, err);
+out:
+	buf_fini(&bytes);
+	return st;
+}
+
 static enum status add_file(struct checkpoint *c, const char *path, const json_t *map, const char *file_name, struct error *err)
 {
-	struct weight_file *file = &c->files[c->file_count];
-	TRY(mapping_open(&file->mapping, path, "safetensors", err));
+	struct part_file *part = &c->files[c->file_count];
+	TRY(weight_file_open(&part->file, path, "safetensors", err));
 	c->file_count++;
 	struct safetensors header;
-	TRY(safetensors_parse(&header, file->mapping.bytes, file->mapping.size, path, err));
-	file->data_offset = header.data_offset;
-	mapping_drop(&file->mapping, 0, (size_t)header.data_offset);
+	TRY(read_header(&part->file, &header, err));
+	part->data_offset = header.data_offset;
 	enum status st = add_entries(c, &header, map, file_name, err);
 	safetensors_fini(&header);
 	return st;
@@ -290,30 +306,17 @@ static size_t row_bytes(const struct source_tensor *tensor)
 static enum status checkpoint_read(struct source *source, const struct source_tensor *tensor, int64_t row, int64_t rows, int64_t col,
                                    int64_t cols, struct source_scratch *scratch, const void **data, size_t *stride, struct error *err)
 {
-	(void)scratch;
-	(void)err;
-	(void)cols;
 	const struct checkpoint *c = (const struct checkpoint *)source;
 	const struct safetensors_entry *e = tensor->internal;
-	const struct weight_file *file = &c->files[e->file];
-	size_t line = row_bytes(tensor), begin = (size_t)(file->data_offset + e->begin) + (size_t)row * line, bytes = (size_t)rows * line;
-	mapping_announce(&file->mapping, begin, bytes);
-	*data = file->mapping.bytes + begin + (size_t)col * dtype_bytes(tensor->dtype);
-	*stride = line;
-	return STATUS_OK;
-}
-
-static void checkpoint_done(struct source *source, const struct source_tensor *tensor, int64_t row, int64_t rows)
-{
-	const struct checkpoint *c = (const struct checkpoint *)source;
-	const struct safetensors_entry *e = tensor->internal;
-	const struct weight_file *file = &c->files[e->file];
-	size_t line = row_bytes(tensor);
-	mapping_drop(&file->mapping, (size_t)(file->data_offset + e->begin) + (size_t)row * line, (size_t)rows * line);
+	const struct part_file *part = &c->files[e->file];
+	const size_t line = row_bytes(tensor), element = dtype_bytes(tensor->dtype);
+	const struct weight_lines lines = {.begin = (size_t)(part->data_offset + e->begin) + (size_t)row * line, .line = line, .skip = (size_t)col * element,
+	                                   .bytes = (size_t)cols * element, .rows = rows};
+	return weight_file_lines(&part->file, &lines, scratch, data, stride, err);
 }
 
 static const struct source_ops checkpoint_ops = {
-	.close = checkpoint_close, .find = checkpoint_find, .has = checkpoint_has, .at = checkpoint_at, .read = checkpoint_read, .done = checkpoint_done};
+	.close = checkpoint_close, .find = checkpoint_find, .has = checkpoint_has, .at = checkpoint_at, .read = checkpoint_read};
 
 enum status source_open_checkpoint(struct source **out, const char *path, const struct log *log, struct error *err)
 {

@@ -16,6 +16,8 @@
 #define MAX_DEPTH 8     /* arrays in arrays; none is known to use two */
 #define NAME_TEXT 100   /* of a name from the file in a message */
 #define DEFAULT_ALIGNMENT 32
+#define FIRST_BYTES ((size_t)1 << 20)    /* of a file, read at once: the metadata of a small vocabulary */
+#define MAX_METADATA ((size_t)256 << 20) /* bytes; large vocabularies take 20 MB */
 
 static const struct {
 	const char *name;
@@ -51,7 +53,9 @@ const char *gguf_type_name(uint32_t type, char text[24])
 /* ---- a bounded reader ---- */
 
 struct cursor {
-	const unsigned char *at, *end;
+	const unsigned char *at, *end; /* of the file: only what lies before `stop` is at hand */
+	const unsigned char *stop;
+	bool *stopped;
 	const char *file;
 	struct error *err;
 };
@@ -66,6 +70,15 @@ static enum status truncated(const struct cursor *c, const char *what)
 	return FAIL(c->err, BAD_INPUT, "%s: ends inside %s; the file is truncated", c->file, what);
 }
 
+/* Moves on over what was compared with left(). */
+static enum status pass(struct cursor *c, size_t bytes)
+{
+	*c->stopped = bytes > (size_t)(c->stop - c->at);
+	if (*c->stopped) return FAIL(c->err, BAD_INPUT, "%s: its metadata takes more than %zu bytes; the file is damaged", c->file, MAX_METADATA);
+	c->at += bytes;
+	return STATUS_OK;
+}
+
 static uint64_t little(const unsigned char *p, size_t bytes)
 {
 	uint64_t value = 0;
@@ -77,8 +90,8 @@ static enum status read_uint(struct cursor *c, size_t bytes, const char *what, u
 {
 	*value = 0;
 	if (left(c) < bytes) return truncated(c, what);
-	*value = little(c->at, bytes);
-	c->at += bytes;
+	TRY(pass(c, bytes));
+	*value = little(c->at - bytes, bytes);
 	return STATUS_OK;
 }
 
@@ -90,8 +103,7 @@ static enum status read_text(struct cursor *c, const char *what, struct gguf_tex
 		return FAIL(c->err, BAD_INPUT, "%s: %s: a string of %" PRIu64 " bytes where the file holds %zu more; the file is damaged", c->file, what, n,
 		            left(c));
 	*text = (struct gguf_text){.data = (const char *)c->at, .size = (size_t)n};
-	c->at += n;
-	return STATUS_OK;
+	return pass(c, (size_t)n);
 }
 
 /* `text` for a message. */
@@ -124,10 +136,7 @@ static enum status skip_items(struct cursor *c, enum gguf_type item, uint64_t co
 	if (count > left(c) / least)
 		return FAIL(c->err, BAD_INPUT, "%s: %s: an array of %" PRIu64 " where the file holds %zu more bytes; the file is damaged", c->file, key, count,
 		            left(c));
-	if (each && item != GGUF_BOOL) {
-		c->at += (size_t)count * each;
-		return STATUS_OK;
-	}
+	if (each && item != GGUF_BOOL) return pass(c, (size_t)count * each);
 	for (uint64_t i = 0; i < count; i++) TRY(skip_value(c, item, depth, key));
 	return STATUS_OK;
 }
@@ -310,9 +319,11 @@ static enum status check_split(const struct gguf *file, struct error *err)
 	return FAIL(err, UNSUPPORTED, "%s: is one of the %" PRId64 " files of a model; merge them into one (gguf-split --merge)", file->path, parts);
 }
 
-static enum status read_all(struct gguf *file, struct error *err)
+/* *stopped: it failed because there are more bytes of the file to be read. */
+static enum status read_all(struct gguf *file, bool *stopped, struct error *err)
 {
-	struct cursor c = {.at = file->bytes, .end = file->bytes + file->size, .file = file->path, .err = err};
+	struct cursor c = {.at = file->bytes, .end = file->bytes + file->size, .stop = file->bytes + file->at_hand, .stopped = stopped, .file = file->path, .err = err};
+	*stopped = false;
 	uint64_t magic, version, tensors, fields;
 	TRY(read_uint(&c, 4, "the header", &magic));
 	if (memcmp(file->bytes, "GGUF", 4) != 0) return FAIL(err, BAD_INPUT, "%s: does not begin with \"GGUF\"; this is no GGUF file", file->path);
@@ -331,30 +342,62 @@ static enum status read_all(struct gguf *file, struct error *err)
 
 enum status gguf_parse(struct gguf *out, const void *bytes, size_t size, const char *name, struct error *err)
 {
-	*out = (struct gguf){.bytes = bytes, .size = size, .path = mem_strdup(name, "path", err)};
-	enum status st = out->path ? read_all(out, err) : STATUS_NO_MEMORY;
+	bool stopped;
+	*out = (struct gguf){.bytes = bytes, .at_hand = size, .size = size, .path = mem_strdup(name, "path", err)};
+	enum status st = out->path ? read_all(out, &stopped, err) : STATUS_NO_MEMORY;
 	if (st != STATUS_OK) gguf_close(out);
 	return st;
 }
 
+static void forget_parsed(struct gguf *file)
+{
+	for (size_t i = 0; i < file->tensor_count; i++) free(file->tensors[i].name);
+	free(file->tensors);
+	free(file->fields);
+	file->tensors = NULL;
+	file->fields = NULL;
+	file->tensor_count = file->field_count = 0;
+}
+
+/* Nothing says how long the metadata is, and it is little beside the data: the file's start, twice as much of it as long as that is not all. */
+static enum status read_head(struct gguf *file, struct error *err)
+{
+	bool stopped;
+	for (size_t n = FIRST_BYTES;; n *= 2) {
+		const size_t have = file->head.size, want = n < file->size ? n : file->size;
+		TRY(buf_reserve(&file->head, want - have, err));
+		TRY(weight_file_read(&file->file, have, file->head.data + have, want - have, err));
+		file->head.size = want;
+		file->bytes = (const unsigned char *)file->head.data;
+		file->at_hand = want;
+		struct error why = {0};
+		enum status st = read_all(file, &stopped, &why);
+		if (st == STATUS_OK) return st;
+		if (!stopped || n >= MAX_METADATA) {
+			if (err) *err = why;
+			return st;
+		}
+		forget_parsed(file);
+	}
+}
+
 enum status gguf_open(struct gguf *out, const char *path, struct error *err)
 {
-	struct mapping mapping;
 	*out = (struct gguf){0};
-	TRY(mapping_open(&mapping, path, "GGUF", err));
-	enum status st = gguf_parse(out, mapping.bytes, mapping.size, path, err);
-	if (st == STATUS_OK) out->mapping = mapping;
-	else mapping_close(&mapping);
+	TRY(weight_file_open(&out->file, path, "GGUF", err));
+	out->size = out->file.size;
+	out->path = mem_strdup(path, "path", err);
+	enum status st = out->path ? read_head(out, err) : STATUS_NO_MEMORY;
+	if (st != STATUS_OK) gguf_close(out);
 	return st;
 }
 
 void gguf_close(struct gguf *file)
 {
-	for (size_t i = 0; i < file->tensor_count; i++) free(file->tensors[i].name);
-	free(file->tensors);
-	free(file->fields);
+	forget_parsed(file);
 	free(file->path);
-	mapping_close(&file->mapping);
+	buf_fini(&file->head);
+	weight_file_close(&file->file);
 	*file = (struct gguf){0};
 }
 
@@ -366,6 +409,14 @@ bool gguf_is_file(const char *path)
 	bool is = read(fd, magic, sizeof magic) == sizeof magic && memcmp(magic, "GGUF", sizeof magic) == 0;
 	close(fd);
 	return is;
+}
+
+enum status gguf_read(const struct gguf *file, const struct gguf_tensor *tensor, void *into, size_t bytes, struct error *err)
+{
+	const size_t begin = (size_t)(file->data_offset + tensor->begin);
+	if (begin > file->at_hand || bytes > file->at_hand - begin) return weight_file_read(&file->file, begin, into, bytes, err);
+	memcpy(into, file->bytes + begin, bytes);
+	return STATUS_OK;
 }
 
 /* ---- asking ---- */

@@ -1,4 +1,4 @@
-/* gguf.h: one GGUF file, mapped and checked: metadata fields, tensors, and what a model config and a weight source make of them.
+/* gguf.h: one GGUF file, checked: metadata fields, tensors, and what a model config and a weight source make of them.
  *
  * Layout (versions 2 and 3, little endian): "GGUF", u32 version, u64 tensor count, u64 field count; fields (key, type, value); tensor
  * entries (name, dimensions from the innermost outwards, type, offset); padding to general.alignment; data. Strings are a u64 length
@@ -19,7 +19,7 @@
 #include "base/dtype.h"
 #include "base/log.h"
 #include "model/config.h"
-#include "model/mapping.h"
+#include "model/weight_file.h"
 #include "model/shard.h"
 
 #define GGUF_MAX_DIMS 4
@@ -70,9 +70,10 @@ struct gguf_tensor {
 };
 
 struct gguf {
-	struct mapping mapping; /* empty after gguf_parse */
-	const unsigned char *bytes;
-	size_t size;
+	struct weight_file file; /* not open after gguf_parse */
+	struct buf head;         /* what was read of it: fields point into it; empty after gguf_parse */
+	const unsigned char *bytes; /* the file's first ones */
+	size_t at_hand, size;       /* how many are there, and how many the file has */
 	char *path;
 	struct gguf_field *fields; /* ascending by key */
 	size_t field_count;
@@ -88,6 +89,8 @@ enum status gguf_open(struct gguf *out, const char *path, struct error *err) NOD
 /* The same from memory, which must outlive *out (fuzzing). */
 enum status gguf_parse(struct gguf *out, const void *bytes, size_t size, const char *name, struct error *err) NODISCARD;
 void gguf_close(struct gguf *file);
+/* The first `bytes` of a tensor, which has as many. */
+enum status gguf_read(const struct gguf *file, const struct gguf_tensor *tensor, void *into, size_t bytes, struct error *err) NODISCARD;
 
 /* ---- metadata ---- */
 

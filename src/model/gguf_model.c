@@ -434,9 +434,8 @@ static enum status read_rope_factors(struct model_config *config, const struct g
 		return FAIL(err, UNSUPPORTED, "%s: tensor \"rope_freqs.weight\" beside a scaling of another type is not implemented", file->path);
 	if (t->dtype != DTYPE_F32 || t->dims != 1 || t->shape[0] != config->rotary_dim / 2)
 		return FAIL(err, BAD_INPUT, "%s: tensor \"rope_freqs.weight\": expected %d values of type F32; the file is damaged", file->path, config->rotary_dim / 2);
-	const unsigned char *data = file->bytes + file->data_offset + t->begin;
+	TRY(gguf_read(file, t, config->rope.factors, 4 * (size_t)t->shape[0], err));
 	for (int i = 0; i < config->rotary_dim / 2; i++) {
-		memcpy(&config->rope.factors[i], data + 4 * i, 4);
 		if (!(config->rope.factors[i] > 0 && config->rope.factors[i] < 1e6f))
 			return FAIL(err, BAD_INPUT, "%s: tensor \"rope_freqs.weight\": value %d is no positive factor; the file is damaged", file->path, i);
 	}

@@ -1,5 +1,4 @@
-/* The weight source over a GGUF file: names of checkpoints in, tensors of the file out, rows of q and k in the checkpoint's order. Where
- * rows lie in another order a read copies the rows that were asked for, a window of them at a time; all else points into the mapping.
+/* The weight source over a GGUF file: names of checkpoints in, tensors of the file out, rows of q and k in the checkpoint's order.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -88,48 +87,32 @@ static int64_t stored_row(const struct source_tensor *tensor, int64_t row)
 	return head * size + 2 * pair + half;
 }
 
-/* The whole heads that rows [*row, *row + *rows) belong to. */
-static void whole_heads(const struct source_tensor *tensor, int64_t *row, int64_t *rows)
+/* Rows that lie in another order, one at a time. */
+static enum status read_in_order(const struct gguf_source *g, const struct source_tensor *tensor, int64_t row, const struct weight_lines *l,
+                                 struct source_scratch *scratch, struct error *err)
 {
-	if (!tensor->head_rows) return;
-	int64_t size = tensor->head_rows, begin = *row / size * size, end = (*row + *rows + size - 1) / size * size;
-	*row = begin;
-	*rows = end - begin;
+	TRY(source_scratch_reserve(scratch, (size_t)l->rows, l->bytes, err));
+	char *to = scratch->memory;
+	for (int64_t i = 0; i < l->rows; i++, to += l->bytes)
+		TRY(weight_file_read(&g->file.file, place_of(g, tensor, stored_row(tensor, row + i)) + l->skip, to, l->bytes, err));
+	return STATUS_OK;
 }
 
 static enum status gguf_source_read(struct source *source, const struct source_tensor *tensor, int64_t row, int64_t rows, int64_t col, int64_t cols,
                                     struct source_scratch *scratch, const void **data, size_t *stride, struct error *err)
 {
 	const struct gguf_source *g = (const struct gguf_source *)source;
-	int64_t first = row, count = rows;
-	whole_heads(tensor, &first, &count);
-	mapping_announce(&g->file.mapping, place_of(g, tensor, first), (size_t)count * line_bytes(tensor));
-	size_t skip = dtype_size(tensor->dtype, (size_t)col), bytes = dtype_size(tensor->dtype, (size_t)cols);
-	if (!tensor->head_rows) {
-		*data = g->file.bytes + place_of(g, tensor, row) + skip;
-		*stride = line_bytes(tensor);
-		return STATUS_OK;
-	}
-	if (scratch->bytes < (size_t)rows * bytes) { /* no overflow: it is a part of the file */
-		TRY(mem_grow(&scratch->memory, (size_t)rows, bytes, "rows of q or k", err));
-		scratch->bytes = (size_t)rows * bytes;
-	}
-	for (int64_t i = 0; i < rows; i++)
-		memcpy((char *)scratch->memory + (size_t)i * bytes, g->file.bytes + place_of(g, tensor, stored_row(tensor, row + i)) + skip, bytes);
+	const struct weight_lines lines = {.begin = place_of(g, tensor, row), .line = line_bytes(tensor), .skip = dtype_size(tensor->dtype, (size_t)col),
+	                                   .bytes = dtype_size(tensor->dtype, (size_t)cols), .rows = rows};
+	if (!tensor->head_rows) return weight_file_lines(&g->file.file, &lines, scratch, data, stride, err);
+	TRY(read_in_order(g, tensor, row, &lines, scratch, err));
 	*data = scratch->memory;
-	*stride = bytes;
+	*stride = lines.bytes;
 	return STATUS_OK;
 }
 
-static void gguf_source_done(struct source *source, const struct source_tensor *tensor, int64_t row, int64_t rows)
-{
-	const struct gguf_source *g = (const struct gguf_source *)source;
-	whole_heads(tensor, &row, &rows);
-	mapping_drop(&g->file.mapping, place_of(g, tensor, row), (size_t)rows * line_bytes(tensor));
-}
-
 static const struct source_ops gguf_ops = {
-	.close = gguf_source_close, .find = gguf_source_find, .has = gguf_source_has, .read = gguf_source_read, .done = gguf_source_done};
+	.close = gguf_source_close, .find = gguf_source_find, .has = gguf_source_has, .read = gguf_source_read};
 
 enum status source_open_gguf(struct source **out, const char *path, const struct log *log, struct error *err)
 {
@@ -146,7 +129,6 @@ enum status source_open_gguf(struct source **out, const char *path, const struct
 		g->kv_heads = config.kv_heads;
 	}
 	for (size_t i = 0; i < g->file.tensor_count; i++) g->base.bytes_total += g->file.tensors[i].bytes;
-	mapping_drop(&g->file.mapping, 0, (size_t)g->file.data_offset);
 	log_write(log, LOG_DEBUG, "%s: %zu tensors, %" PRIu64 " bytes", path, g->file.tensor_count, g->base.bytes_total);
 	*out = &g->base;
 	return STATUS_OK;

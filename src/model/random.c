@@ -141,10 +141,7 @@ static enum status random_read(struct source *source, const struct source_tensor
 	if (!size_mul((size_t)cols, dtype_bytes(tensor->dtype), &line) || !size_mul(line, (size_t)rows, &bytes))
 		return FAIL(err, NO_MEMORY, "%s: a region of %lld x %lld does not fit in memory; ask for less", tensor->name, (long long)rows,
 		            (long long)cols);
-	if (scratch->bytes < bytes) {
-		TRY(mem_grow(&scratch->memory, bytes, 1, "random weights", err));
-		scratch->bytes = bytes;
-	}
+	TRY(source_scratch_reserve(scratch, bytes, 1, err));
 	struct range range = range_of(tensor);
 	*data = scratch->memory;
 	*stride = line;

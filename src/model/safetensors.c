@@ -185,13 +185,19 @@ static enum status read_entries(struct safetensors *file, const json_t *header, 
 	return STATUS_OK;
 }
 
+uint64_t safetensors_header_length(const unsigned char start[8])
+{
+	uint64_t length = 0;
+	for (int i = 7; i >= 0; i--) length = length << 8 | start[i];
+	return length;
+}
+
 enum status safetensors_parse(struct safetensors *out, const void *bytes, size_t size, const char *name, struct error *err)
 {
 	*out = (struct safetensors){0};
 	const unsigned char *b = bytes;
-	uint64_t length = 0;
 	if (size < 8) return FAIL(err, BAD_INPUT, "%s: %zu bytes are too few for a safetensors file; the file is truncated", name, size);
-	for (int i = 7; i >= 0; i--) length = length << 8 | b[i];
+	const uint64_t length = safetensors_header_length(b);
 	if (length > SAFETENSORS_MAX_HEADER)
 		return FAIL(err, BAD_INPUT, "%s: header length %" PRIu64 " is above the format's %d bytes; this is no safetensors file", name, length,
 		            SAFETENSORS_MAX_HEADER);

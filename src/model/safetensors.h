@@ -29,7 +29,10 @@ struct safetensors {
 	uint64_t data_offset; /* of the data in the file */
 };
 
-/* `bytes`: the whole file, any alignment. `name` names it in messages. On failure *out is empty. */
+/* Bytes of the header, behind the eight that say so; not checked. */
+uint64_t safetensors_header_length(const unsigned char start[8]);
+/* `bytes`: of a file of `size` bytes, any alignment; those behind the header, or behind its length if that is refused, are not
+ * looked at. `name` names it in messages. On failure *out is empty. */
 enum status safetensors_parse(struct safetensors *out, const void *bytes, size_t size, const char *name, struct error *err) NODISCARD;
 void safetensors_fini(struct safetensors *file);
 

@@ -3,6 +3,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
+#include "base/mem.h"
 #include "model/source_impl.h"
 
 void source_close(struct source **source)
@@ -45,6 +46,15 @@ void source_scratch_fini(struct source_scratch *scratch)
 	*scratch = (struct source_scratch){0};
 }
 
+enum status source_scratch_reserve(struct source_scratch *scratch, size_t count, size_t size, struct error *err)
+{
+	size_t need;
+	if (size_mul(count, size, &need) && need <= scratch->bytes) return STATUS_OK;
+	TRY(mem_grow(&scratch->memory, count, size, "rows of weights", err));
+	scratch->bytes = need;
+	return STATUS_OK;
+}
+
 static bool inside(int64_t begin, int64_t count, int64_t size)
 {
 	return begin >= 0 && count >= 1 && count <= size && begin <= size - count;
@@ -67,11 +77,6 @@ enum status source_read(struct source *source, const struct source_tensor *tenso
 	uint64_t bytes = (uint64_t)rows * dtype_size(tensor->dtype, (size_t)cols);
 	atomic_fetch_add_explicit(&source->bytes_read, bytes, memory_order_relaxed);
 	return STATUS_OK;
-}
-
-void source_done(struct source *source, const struct source_tensor *tensor, int64_t row, int64_t rows)
-{
-	if (source->ops->done && inside(row, rows, tensor->shape[0])) source->ops->done(source, tensor, row, rows);
 }
 
 bool source_recipe(const struct source *source, const struct source_tensor *tensor, struct source_recipe *out)

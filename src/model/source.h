@@ -1,4 +1,4 @@
-/* source.h: where weights come from: a checkpoint (safetensors or GGUF, memory-mapped) or a random generator, behind one call. Names are
+/* source.h: where weights come from: a checkpoint (safetensors or GGUF) or a random generator, behind one call. Names are
  * those of Hugging Face checkpoints, rows are in their order, whatever the file calls and permutes.
  *
  * Reads may be made by all ranks at once. Each byte of a checkpoint is meant to be read once for the whole process (S5): the loader
@@ -7,8 +7,8 @@
  *
  * As the format says, tensors tile the data without holes, a header has at most 100 MB, `__metadata__` holds strings. Element types
  * other than F32, F16, BF16 may be in a file; asking for such a tensor is what is refused. File names in an index must stay inside
- * the folder; links are followed, wherever they point (a download cache is made of them). A file that shrinks after open is not
- * defended against: the mapping then faults, as with every program that maps weights.
+ * the folder; links are followed, wherever they point (a download cache is made of them). Files are
+ * read, not mapped: one that is shortened after it was opened is BAD_INPUT, a disk that fails IO.
  */
 #ifndef TANDEM_MODEL_SOURCE_H
 #define TANDEM_MODEL_SOURCE_H
@@ -55,9 +55,8 @@ bool source_has(const struct source *source, const char *name);
 const char *source_tensor_at(const struct source *source, size_t i, uint64_t *bytes);
 
 /* Elements [row, row+rows) x [col, col+cols); a vector has one column. Columns of a block type begin and end with a block. *data and *stride
- * (bytes between rows) stay valid until the next source_read with the same scratch, or source_done. A checkpoint points into
- * the mapping (maybe unaligned), but for rows that it has to put in order; these and a
- * generator fill scratch (grown as needed). */
+ * (bytes between rows) lie in scratch, which grows as needed, maybe unaligned, and stay valid until the next
+ * source_read with it. */
 struct source_scratch {
 	void *memory;
 	size_t bytes;
@@ -71,8 +70,6 @@ struct source_recipe {
 	float offset, scale;
 };
 bool source_recipe(const struct source *source, const struct source_tensor *tensor, struct source_recipe *out);
-/* Rows [row, row+rows) are no longer needed by anybody: their pages may leave memory. */
-void source_done(struct source *source, const struct source_tensor *tensor, int64_t row, int64_t rows);
 /* Bytes of tensor data handed out so far, and bytes in all tensors (0 for random). */
 uint64_t source_bytes_read(const struct source *source);
 uint64_t source_bytes_total(const struct source *source);

@@ -6,7 +6,7 @@
 
 #include "model/source.h"
 
-/* Arguments were checked by source.c: read is inside the tensor. `done`, `has`, `at` and `recipe` may be NULL. */
+/* Arguments were checked by source.c: read is inside the tensor. `has`, `at` and `recipe` may be NULL. */
 struct source_ops {
 	void (*close)(struct source *source);
 	/* shape: as the file must declare it. */
@@ -15,7 +15,6 @@ struct source_ops {
 	const char *(*at)(const struct source *source, size_t i, uint64_t *bytes);
 	enum status (*read)(struct source *source, const struct source_tensor *tensor, int64_t row, int64_t rows, int64_t col, int64_t cols,
 	                    struct source_scratch *scratch, const void **data, size_t *stride, struct error *err);
-	void (*done)(struct source *source, const struct source_tensor *tensor, int64_t row, int64_t rows);
 	void (*recipe)(const struct source *source, const struct source_tensor *tensor, struct source_recipe *out);
 };
 
@@ -26,6 +25,8 @@ struct source {
 	uint64_t bytes_total;
 };
 
+/* Room for count * size bytes. */
+enum status source_scratch_reserve(struct source_scratch *scratch, size_t count, size_t size, struct error *err) NODISCARD;
 /* What source_open_checkpoint does with a GGUF file. */
 enum status source_open_gguf(struct source **out, const char *path, const struct log *log, struct error *err) NODISCARD;
 

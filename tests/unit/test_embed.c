@@ -1,4 +1,4 @@
-/* What a program that embeds the engine may count on (tandem.h): its signals stay its own. */
+/* What a program that embeds the engine may count on (tandem.h): its signals stay its own, and nothing that it does meanwhile ends the process. */
 #include <poll.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -13,7 +13,7 @@
 #include <unistd.h>
 #include <cmocka.h>
 
-#include "base/status.h"
+#include "unit/files.h"
 #include "unit/golden.h"
 
 #define MODEL GOLDEN_DIR "llama"
@@ -79,11 +79,41 @@ static void test_open_leaves_the_mask_of_its_caller(void **state)
 	tandem_close(&engine);
 }
 
+static void shorten(void *path, int level, const char *line)
+{
+	(void)level;
+	(void)line;
+	if (truncate(path, 4096)) abort();
+}
+
+/* A download that begins anew, say: while the engine reads. */
+static void test_a_file_that_is_shortened_is_an_error(void **state)
+{
+	(void)state;
+	static const char *const names[] = {"config.json", "model.safetensors"};
+	char folder[256], path[512];
+	struct tandem *engine;
+	struct tandem_error err = {0};
+	files_make(folder);
+	for (int i = 0; i < 2; i++) {
+		struct buf bytes = {0};
+		snprintf(path, sizeof path, MODEL "/%s", names[i]);
+		assert_int_equal(buf_read_file(&bytes, path, 1 << 20, NULL), STATUS_OK);
+		files_write(path, folder, names[i], bytes.data, bytes.size);
+		buf_fini(&bytes);
+	}
+	struct tandem_options o = {.model = folder, .world_size = 2, .context = 128, .log = shorten, .context_pointer = path};
+	assert_int_equal(tandem_open(&engine, &o, &err), STATUS_BAD_INPUT);
+	if (!strstr(err.text, "model.safetensors: no byte ")) fail_msg("%s", err.text);
+	files_remove(folder);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_a_blocked_signal_waits_for_the_program),
 		cmocka_unit_test(test_open_leaves_the_mask_of_its_caller),
+		cmocka_unit_test(test_a_file_that_is_shortened_is_an_error),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
