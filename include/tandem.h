@@ -138,7 +138,7 @@ struct tandem_sampling {
 	double presence_penalty, frequency_penalty;
 	uint64_t seed;
 	const int32_t *bias_ids; /* logit bias */
-	const float *bias_values; /* -1e30 to 1e30 */
+	const float *bias_values; /* -1e30 to 1e30, and a logit with all of its own too */
 	int bias_count;
 	bool logprob; /* report the log-probability of the token; implied by logprobs */
 	int logprobs; /* how many alternatives to report, 0..TANDEM_MAX_LOGPROBS */

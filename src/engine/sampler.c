@@ -81,6 +81,16 @@ static void count_tokens(struct sampler *s, const int32_t *ids, int n, int step)
 	for (int i = 0; i < n; i++) s->counts[ids[i]] += step;
 }
 
+/* Of several biases for one token only the sum is bounded, so that the penalties behind cannot overflow. What is not finite stays, to be found. */
+static void apply_biases(const struct sampler_params *p, float *logits)
+{
+	for (int i = 0; i < p->bias_count; i++) logits[p->bias_ids[i]] += p->bias_values[i];
+	for (int i = 0; i < p->bias_count; i++) {
+		float *logit = &logits[p->bias_ids[i]];
+		if (isfinite(*logit)) *logit = fminf(fmaxf(*logit, -SAMPLER_MAX_BIAS), SAMPLER_MAX_BIAS);
+	}
+}
+
 /* Each distinct token once: the count is zeroed as it is used, so the array is clean again afterwards. */
 static void apply_penalties(struct sampler *s, const struct sampler_params *p, const struct sampler_input *in)
 {
@@ -266,7 +276,7 @@ enum status sampler_pick(struct sampler *s, const struct sampler_params *p, cons
                          struct error *err)
 {
 	*out = (struct sampler_choice){.token = -1};
-	for (int i = 0; i < p->bias_count; i++) in->logits[p->bias_ids[i]] += p->bias_values[i];
+	apply_biases(p, in->logits);
 	apply_penalties(s, p, in);
 	for (int i = 0; i < in->masked_count; i++)
 		if (in->masked[i] >= 0 && in->masked[i] < s->vocab_size) in->logits[in->masked[i]] = -INFINITY;

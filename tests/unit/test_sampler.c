@@ -227,14 +227,15 @@ static void test_parameters_at_their_ends_stay_finite(void **state)
 	(void)state;
 	const double ends[][2] = {{0, 1e6}, {0, 2147483647}, {0, 1}, {0, 1}, {1e-6, 1e6}, {-2, 2}, {-2, 2}, {-SAMPLER_MAX_BIAS, SAMPLER_MAX_BIAS}};
 	enum { ENDS = sizeof ends / sizeof *ends, LONG = 4096 };
-	static int32_t text[LONG], twice[2] = {3, 3};
-	for (int i = 0; i < LONG; i++) text[i] = i % 3 + 2;
+	static int32_t text[LONG], often[LONG];
+	static float bias[LONG];
+	for (int i = 0; i < LONG; i++) text[i] = i % 3 + 2, often[i] = 3;
 	for (int side = 0; side < 1 << ENDS; side++) {
 		double v[ENDS];
 		for (int i = 0; i < ENDS; i++) v[i] = ends[i][side >> i & 1];
-		const float bias[] = {(float)v[7], (float)v[7]};
+		for (int i = 0; i < LONG; i++) bias[i] = (float)v[7];
 		const struct sampler_params p = {.temperature = v[0], .top_k = (int)v[1], .top_p = v[2], .min_p = v[3], .repetition_penalty = v[4], .presence_penalty = v[5],
-		                                 .frequency_penalty = v[6], .bias_ids = twice, .bias_values = bias, .bias_count = side & 1 ? 2 : 0};
+		                                 .frequency_penalty = v[6], .bias_ids = often, .bias_values = bias, .bias_count = side & 1 ? LONG : 0};
 		assert_int_equal(sampler_validate(&p, VOCAB, NULL), STATUS_OK);
 		struct sampler_choice c = pick_with(&p, (struct sampler_input){.prompt = text, .prompt_count = LONG, .generated = text, .generated_count = LONG});
 		assert_true(c.token >= 0 && c.token < VOCAB);
