@@ -7,6 +7,9 @@
  * by a signal handler. A server has one engine thread, which takes requests from a queue of its own between steps.
  * The engine's own threads take no signal that is sent to the process: the program's may block them, wait for them, or handle them.
  *
+ * Processes. An engine belongs to the process that opened it. A fork of that may only close it, which leaves its memory as it is there;
+ * what needs the ranks is BAD_INPUT.
+ *
  * Functions return 0 or a status code (tandem_status_name, tandem_exit_code) and then have filled `err`. There is no global state.
  */
 #ifndef TANDEM_H

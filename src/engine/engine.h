@@ -3,6 +3,8 @@
 #ifndef TANDEM_ENGINE_ENGINE_H
 #define TANDEM_ENGINE_ENGINE_H
 
+#include <sys/types.h>
+
 #include "tandem.h"
 
 #include "engine/coordinator.h"
@@ -23,6 +25,7 @@ struct tandem {
 	struct fault_plan fault;
 	struct log log;
 	_Atomic int interrupted;
+	pid_t process;              /* that opened it: a fork has the memory and none of the threads */
 	_Atomic bool left;          /* closed, but for a rank that does not come back from its device: the caller is told nothing more */
 	int world_size, context, max_sequences, kv_blocks, windows, states, state_every, block_tokens, max_rows;
 	uint64_t timeout_ms;
@@ -46,6 +49,8 @@ struct tandem {
 	uint64_t progress_total;
 };
 
+/* BAD_INPUT where ranks cannot be put to work: in a fork of the process that opened the engine. */
+enum status engine_check_caller(const struct tandem *engine, struct error *err) NODISCARD;
 /* Copies `err` to the caller's; returns `code`. */
 int engine_error(struct tandem_error *out, enum status code, const struct error *err);
 /* Frees what the last step kept for tandem_prompt_logprob. */

@@ -9,6 +9,7 @@
 
 static enum status measure(struct tandem *t, int repeats, struct error *err)
 {
+	TRY(engine_check_caller(t, err));
 	const bool dead = coordinator_dead(t->coordinator);
 	enum status st = coordinator_measure(t->coordinator, repeats, err);
 	if (st != STATUS_OK && !dead) requests_after_failure(t, st);

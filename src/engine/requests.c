@@ -320,6 +320,7 @@ int tandem_step(struct tandem *t, struct tandem_event *events, int max, int *cou
 	struct error err = {0};
 	*count = 0;
 	*idle = false;
+	if (engine_check_caller(t, &err) != STATUS_OK) return engine_error(error, STATUS_BAD_INPUT, &err);
 	bool dead = coordinator_dead(t->coordinator);
 	enum status st = step(t, events, max, count, idle, &err);
 	if (st != STATUS_OK && (st != STATUS_BAD_INPUT || coordinator_dead(t->coordinator))) { /* else the call itself was wrong, and nothing has changed */
@@ -334,6 +335,7 @@ int tandem_step(struct tandem *t, struct tandem_event *events, int max, int *cou
 int tandem_rebuild(struct tandem *t, struct tandem_error *error)
 {
 	struct error err = {0};
+	if (engine_check_caller(t, &err) != STATUS_OK) return engine_error(error, STATUS_BAD_INPUT, &err);
 	retire_all(t);
 	return engine_error(error, rebuild(t, &err), &err);
 }
@@ -395,7 +397,8 @@ static enum status whole_prompt(struct tandem *t, const int32_t *tokens, int cou
 int tandem_logits(struct tandem *t, const int32_t *tokens, int count, logits_row *row, void *context, struct tandem_error *error)
 {
 	struct error err = {0};
-	enum status st = check_tokens(t, tokens, count, &err);
+	enum status st = engine_check_caller(t, &err);
+	if (st == STATUS_OK) st = check_tokens(t, tokens, count, &err);
 	if (st == STATUS_OK && scheduler_any(t->scheduler))
 		st = FAIL(&err, BAD_INPUT, "logits: requests are in flight; let them finish or cancel them first");
 	if (st == STATUS_OK && count > t->kv_blocks * t->block_tokens)

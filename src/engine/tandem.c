@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
+#include <unistd.h>
 
 #include "base/clock.h"
 #include "base/mem.h"
@@ -24,6 +25,12 @@ int engine_error(struct tandem_error *out, enum status code, const struct error 
 	out->code = (int)code;
 	memcpy(out->text, err->text, sizeof out->text);
 	return (int)code;
+}
+
+enum status engine_check_caller(const struct tandem *t, struct error *err)
+{
+	if (t->process != getpid()) return FAIL(err, BAD_INPUT, "engine: opened by process %d, of which this is a fork; all it may do is close it", (int)t->process);
+	return STATUS_OK;
 }
 
 const char *tandem_status_name(int code)
@@ -222,6 +229,7 @@ int tandem_open(struct tandem **out, const struct tandem_options *o, struct tand
 	struct tandem *t = mem_zalloc(1, sizeof *t, "engine", &err);
 	if (!t) return engine_error(error, st, &err);
 	t->next_id = 1;
+	t->process = getpid();
 	if (getrandom(&t->cache_salt, sizeof t->cache_salt, GRND_NONBLOCK) < 0) t->cache_salt = rng_mix(start); /* it only spreads hashes */
 	TRY_GOTO(read_options(t, o, &err), fail);
 	TRY_GOTO(open_model(t, o, &err), fail);
@@ -245,6 +253,7 @@ void tandem_close(struct tandem **engine)
 	struct tandem *t = *engine;
 	if (!t) return;
 	*engine = NULL;
+	if (t->process != getpid()) return; /* threads and devices are the other process's: what is freed with them is left as it is */
 	if (!coordinator_close(&t->coordinator)) { /* a rank may still use what it was given */
 		atomic_store(&t->left, true);
 		return;

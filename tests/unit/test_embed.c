@@ -13,6 +13,7 @@
 #include <unistd.h>
 #include <cmocka.h>
 
+#include "base/status.h"
 #include "unit/files.h"
 #include "unit/golden.h"
 
@@ -79,6 +80,41 @@ static void test_open_leaves_the_mask_of_its_caller(void **state)
 	tandem_close(&engine);
 }
 
+static struct tandem *parents;
+
+static int ignore_row(void *context, int position, const float *logits, int vocab_size)
+{
+	(void)context;
+	(void)position;
+	(void)logits;
+	(void)vocab_size;
+	return 0;
+}
+
+static void use_in_fork(void)
+{
+	struct tandem_error err = {0};
+	struct tandem_event events[8];
+	int count;
+	bool idle;
+	if (tandem_step(parents, events, 8, &count, &idle, &err) != STATUS_BAD_INPUT || !strstr(err.text, "fork")) _exit(2);
+	if (tandem_logits(parents, (int32_t[]){1, 2}, 2, ignore_row, NULL, &err) != STATUS_BAD_INPUT) _exit(3);
+	if (tandem_rebuild(parents, &err) != STATUS_BAD_INPUT) _exit(4);
+	tandem_close(&parents);
+	if (parents) _exit(5);
+}
+
+/* With threads beside each rank's own, which a fork does not have. */
+static void test_a_fork_may_close(void **state)
+{
+	(void)state;
+	parents = open_with((struct tandem_options){.world_size = 2, .threads = 4});
+	struct tandem_error err = {0};
+	assert_int_equal(in_child(use_in_fork), 0);
+	assert_int_equal(tandem_logits(parents, (int32_t[]){1, 2}, 2, ignore_row, NULL, &err), 0);
+	tandem_close(&parents);
+}
+
 static void shorten(void *path, int level, const char *line)
 {
 	(void)level;
@@ -113,6 +149,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_a_blocked_signal_waits_for_the_program),
 		cmocka_unit_test(test_open_leaves_the_mask_of_its_caller),
+		cmocka_unit_test(test_a_fork_may_close),
 		cmocka_unit_test(test_a_file_that_is_shortened_is_an_error),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
