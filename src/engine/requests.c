@@ -385,6 +385,7 @@ static enum status whole_prompt(struct tandem *t, const int32_t *tokens, int cou
 {
 	for (int begin = 0; begin < count; begin += t->max_rows) {
 		int end = count - begin < t->max_rows ? count : begin + t->max_rows;
+		if (atomic_load(&t->interrupted)) return FAIL(err, CANCELLED, "interrupted"); /* steps may be too short to see it */
 		step_clock_begin(&t->clock, clock_ns());
 		step_plan_clear(&t->plan);
 		step_plan_add(&t->plan, NULL, 0, tokens, begin, end, 0);

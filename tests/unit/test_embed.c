@@ -80,8 +80,6 @@ static void test_open_leaves_the_mask_of_its_caller(void **state)
 	tandem_close(&engine);
 }
 
-static struct tandem *parents;
-
 static int ignore_row(void *context, int position, const float *logits, int vocab_size)
 {
 	(void)context;
@@ -90,6 +88,29 @@ static int ignore_row(void *context, int position, const float *logits, int voca
 	(void)vocab_size;
 	return 0;
 }
+
+static int interrupt_at(void *engine, int position, const float *logits, int vocab_size)
+{
+	(void)logits;
+	(void)vocab_size;
+	if (position == 3) tandem_interrupt(engine, true);
+	return position > 20;
+}
+
+static void test_logits_are_interrupted_between_steps(void **state)
+{
+	(void)state;
+	struct tandem *engine = open_with((struct tandem_options){.world_size = 2, .max_sequences = 1, .prefill_chunk = 4});
+	struct tandem_error err = {0};
+	int32_t tokens[100] = {0};
+	assert_int_equal(tandem_logits(engine, tokens, 100, interrupt_at, engine, &err), STATUS_CANCELLED);
+	assert_string_equal(err.text, "interrupted");
+	tandem_interrupt(engine, false);
+	assert_int_equal(tandem_logits(engine, tokens, 20, ignore_row, NULL, &err), 0);
+	tandem_close(&engine);
+}
+
+static struct tandem *parents;
 
 static void use_in_fork(void)
 {
@@ -149,6 +170,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_a_blocked_signal_waits_for_the_program),
 		cmocka_unit_test(test_open_leaves_the_mask_of_its_caller),
+		cmocka_unit_test(test_logits_are_interrupted_between_steps),
 		cmocka_unit_test(test_a_fork_may_close),
 		cmocka_unit_test(test_a_file_that_is_shortened_is_an_error),
 	};
