@@ -5,8 +5,8 @@
 
 #include "base/mem.h"
 
-/* Bytes of checkpoint read at a time per rank: what bounds the host memory of loading beyond the weights themselves. */
-#define WINDOW_BYTES ((size_t)8 << 20)
+/* Bytes of checkpoint read at a time per rank: what bounds the host memory of loading beyond the weights themselves. A window is packed while it is in a core's cache. */
+#define WINDOW_BYTES ((size_t)2 << 20)
 
 /* Where one parameter lives on a rank: rows [n0, n0 + local rows) of a linear, or a vector. Taps of a convolution are vectors, one behind the
  * other, `stride` floats apart. */
