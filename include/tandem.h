@@ -4,7 +4,8 @@
  *
  * Threads. All calls on an engine are made by one thread at a time ("the engine thread"), with these exceptions while it is open:
  * tandem_cancel and tandem_get_health may be called by any thread at any time, also during a step; tandem_interrupt by any thread and
- * by a signal handler. A server has one engine thread, which takes requests from a queue of its own between steps.
+ * by a signal handler. A callback may call these, tandem_submit, and what reports; tandem_step, tandem_logits, tandem_rebuild and measurements are
+ * BAD_INPUT there, and tandem_close does nothing. A server has one engine thread, which takes requests from a queue of its own between steps.
  * The engine's own threads take no signal that is sent to the process: the program's may block them, wait for them, or handle them.
  *
  * Processes. An engine belongs to the process that opened it. A fork of that may only close it, which leaves its memory as it is there;

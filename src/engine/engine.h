@@ -26,6 +26,7 @@ struct tandem {
 	struct log log;
 	_Atomic int interrupted;
 	pid_t process;              /* that opened it: a fork has the memory and none of the threads */
+	bool busy;                  /* inside a call that runs the ranks: what calls in now is a callback of it */
 	_Atomic bool left;          /* closed, but for a rank that does not come back from its device: the caller is told nothing more */
 	int world_size, context, max_sequences, kv_blocks, windows, states, state_every, block_tokens, max_rows;
 	uint64_t timeout_ms;
@@ -49,8 +50,9 @@ struct tandem {
 	uint64_t progress_total;
 };
 
-/* BAD_INPUT where ranks cannot be put to work: in a fork of the process that opened the engine. */
-enum status engine_check_caller(const struct tandem *engine, struct error *err) NODISCARD;
+/* Around each call that runs the ranks. BAD_INPUT, and nothing is to be left: in a callback of such a call, and in a fork of the process that opened the engine. */
+enum status engine_enter(struct tandem *engine, struct error *err) NODISCARD;
+void engine_leave(struct tandem *engine);
 /* Copies `err` to the caller's; returns `code`. */
 int engine_error(struct tandem_error *out, enum status code, const struct error *err);
 /* Frees what the last step kept for tandem_prompt_logprob. */

@@ -9,7 +9,6 @@
 
 static enum status measure(struct tandem *t, int repeats, struct error *err)
 {
-	TRY(engine_check_caller(t, err));
 	const bool dead = coordinator_dead(t->coordinator);
 	enum status st = coordinator_measure(t->coordinator, repeats, err);
 	if (st != STATUS_OK && !dead) requests_after_failure(t, st);
@@ -20,6 +19,7 @@ int tandem_trace_step(struct tandem *t, void (*span)(void *context, int rank, co
                       struct tandem_error *error)
 {
 	struct error err = {0};
+	if (engine_enter(t, &err) != STATUS_OK) return engine_error(error, STATUS_BAD_INPUT, &err);
 	enum status st = measure(t, 0, &err);
 	for (int r = 0; r < t->world_size && st == STATUS_OK; r++) {
 		const struct trace *trace = coordinator_rank(t->coordinator, r)->trace;
@@ -28,6 +28,7 @@ int tandem_trace_step(struct tandem *t, void (*span)(void *context, int rank, co
 			span(context, r, mark->section, mark->op, (double)before->us, (double)mark->us - (double)before->us);
 		}
 	}
+	engine_leave(t);
 	return engine_error(error, st, &err);
 }
 
@@ -35,12 +36,14 @@ int tandem_time_step(struct tandem *t, int repeats, double *ms, struct tandem_er
 {
 	struct error err = {0};
 	*ms = 0;
+	if (engine_enter(t, &err) != STATUS_OK) return engine_error(error, STATUS_BAD_INPUT, &err);
 	enum status st = repeats > 0 ? measure(t, repeats, &err) : FAIL(&err, BAD_INPUT, "measurement: %d repeats; give 1 or more", repeats);
 	for (int r = 0; r < t->world_size && st == STATUS_OK; r++) {
 		const struct trace *trace = coordinator_rank(t->coordinator, r)->trace;
 		double own = (double)trace->marks[trace->count - 1].us / 1000 / repeats;
 		if (own > *ms) *ms = own;
 	}
+	engine_leave(t);
 	return engine_error(error, st, &err);
 }
 

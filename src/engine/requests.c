@@ -320,7 +320,7 @@ int tandem_step(struct tandem *t, struct tandem_event *events, int max, int *cou
 	struct error err = {0};
 	*count = 0;
 	*idle = false;
-	if (engine_check_caller(t, &err) != STATUS_OK) return engine_error(error, STATUS_BAD_INPUT, &err);
+	if (engine_enter(t, &err) != STATUS_OK) return engine_error(error, STATUS_BAD_INPUT, &err);
 	bool dead = coordinator_dead(t->coordinator);
 	enum status st = step(t, events, max, count, idle, &err);
 	if (st != STATUS_OK && (st != STATUS_BAD_INPUT || coordinator_dead(t->coordinator))) { /* else the call itself was wrong, and nothing has changed */
@@ -329,15 +329,18 @@ int tandem_step(struct tandem *t, struct tandem_event *events, int max, int *cou
 		if (st != STATUS_CANCELLED) coordinator_abort(t->coordinator, &err);
 		if (!dead) requests_after_failure(t, st);
 	}
+	engine_leave(t);
 	return engine_error(error, st, &err);
 }
 
 int tandem_rebuild(struct tandem *t, struct tandem_error *error)
 {
 	struct error err = {0};
-	if (engine_check_caller(t, &err) != STATUS_OK) return engine_error(error, STATUS_BAD_INPUT, &err);
+	if (engine_enter(t, &err) != STATUS_OK) return engine_error(error, STATUS_BAD_INPUT, &err);
 	retire_all(t);
-	return engine_error(error, rebuild(t, &err), &err);
+	enum status st = rebuild(t, &err);
+	engine_leave(t);
+	return engine_error(error, st, &err);
 }
 
 static const struct sequence *find_scored(const struct tandem *t, uint64_t id)
@@ -395,19 +398,25 @@ static enum status whole_prompt(struct tandem *t, const int32_t *tokens, int cou
 	return STATUS_OK;
 }
 
+static enum status check_logits(const struct tandem *t, const int32_t *tokens, int count, struct error *err)
+{
+	TRY(check_tokens(t, tokens, count, err));
+	if (scheduler_any(t->scheduler)) return FAIL(err, BAD_INPUT, "logits: requests are in flight; let them finish or cancel them first");
+	if (count > t->kv_blocks * t->block_tokens)
+		return FAIL(err, NO_ROOM, "kv: %d tokens wanted, %d exist; raise the KV size", count, t->kv_blocks * t->block_tokens);
+	return STATUS_OK;
+}
+
 int tandem_logits(struct tandem *t, const int32_t *tokens, int count, logits_row *row, void *context, struct tandem_error *error)
 {
 	struct error err = {0};
-	enum status st = engine_check_caller(t, &err);
-	if (st == STATUS_OK) st = check_tokens(t, tokens, count, &err);
-	if (st == STATUS_OK && scheduler_any(t->scheduler))
-		st = FAIL(&err, BAD_INPUT, "logits: requests are in flight; let them finish or cancel them first");
-	if (st == STATUS_OK && count > t->kv_blocks * t->block_tokens)
-		st = FAIL(&err, NO_ROOM, "kv: %d tokens wanted, %d exist; raise the KV size", count, t->kv_blocks * t->block_tokens);
+	enum status st = check_logits(t, tokens, count, &err);
+	if (st == STATUS_OK) st = engine_enter(t, &err);
 	if (st != STATUS_OK) return engine_error(error, st, &err);
 	bool dead = coordinator_dead(t->coordinator);
 	st = whole_prompt(t, tokens, count, row, context, &err);
 	kv_group_release(coordinator_kv(t->coordinator), 0);
 	if (st != STATUS_OK && !dead) requests_after_failure(t, st);
+	engine_leave(t);
 	return engine_error(error, st, &err);
 }

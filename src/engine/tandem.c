@@ -27,10 +27,17 @@ int engine_error(struct tandem_error *out, enum status code, const struct error 
 	return (int)code;
 }
 
-enum status engine_check_caller(const struct tandem *t, struct error *err)
+enum status engine_enter(struct tandem *t, struct error *err)
 {
 	if (t->process != getpid()) return FAIL(err, BAD_INPUT, "engine: opened by process %d, of which this is a fork; all it may do is close it", (int)t->process);
+	if (t->busy) return FAIL(err, BAD_INPUT, "engine: called from a callback of its own; return from that first");
+	t->busy = true;
 	return STATUS_OK;
+}
+
+void engine_leave(struct tandem *t)
+{
+	t->busy = false;
 }
 
 const char *tandem_status_name(int code)
@@ -251,7 +258,7 @@ fail:
 void tandem_close(struct tandem **engine)
 {
 	struct tandem *t = *engine;
-	if (!t) return;
+	if (!t || t->busy) return;
 	*engine = NULL;
 	if (t->process != getpid()) return; /* threads and devices are the other process's: what is freed with them is left as it is */
 	if (!coordinator_close(&t->coordinator)) { /* a rank may still use what it was given */

@@ -110,6 +110,63 @@ static void test_logits_are_interrupted_between_steps(void **state)
 	tandem_close(&engine);
 }
 
+static void call_inside(struct tandem *engine)
+{
+	struct tandem *same = engine;
+	struct tandem_error err = {0};
+	struct tandem_event events[8];
+	int count;
+	bool idle;
+	double ms;
+	assert_int_equal(tandem_step(engine, events, 8, &count, &idle, &err), STATUS_BAD_INPUT);
+	if (!strstr(err.text, "callback")) fail_msg("%s", err.text);
+	assert_int_equal(tandem_logits(engine, (int32_t[]){1, 2}, 2, ignore_row, NULL, NULL), STATUS_BAD_INPUT);
+	assert_int_equal(tandem_rebuild(engine, NULL), STATUS_BAD_INPUT);
+	assert_int_equal(tandem_trace_step(engine, NULL, NULL, NULL), STATUS_BAD_INPUT);
+	assert_int_equal(tandem_time_step(engine, 1, &ms, NULL), STATUS_BAD_INPUT);
+	tandem_close(&same);
+	assert_ptr_equal(same, engine);
+}
+
+static int call_from_row(void *engine, int position, const float *logits, int vocab_size)
+{
+	(void)logits;
+	(void)vocab_size;
+	if (position == 1) call_inside(engine);
+	return 0;
+}
+
+static void call_from_span(void *engine, int rank, const char *section, const char *op, double begin_us, double us)
+{
+	(void)rank;
+	(void)section;
+	(void)op;
+	(void)begin_us;
+	(void)us;
+	call_inside(engine);
+}
+
+static void test_a_callback_may_not_run_the_ranks(void **state)
+{
+	(void)state;
+	struct tandem *engine = open_with((struct tandem_options){.world_size = 2});
+	struct tandem_error err = {0};
+	struct tandem_event events[8];
+	int32_t tokens[50] = {0};
+	int count;
+	bool idle;
+	uint64_t id;
+	if (tandem_logits(engine, tokens, 50, call_from_row, engine, &err)) fail_msg("%s", err.text);
+	assert_int_equal(tandem_submit(engine, &(struct tandem_request){.prompt = tokens, .prompt_count = 5, .max_tokens = 2}, &id, &err), 0);
+	assert_int_equal(tandem_step(engine, events, 8, &count, &idle, &err), 0);
+	assert_int_equal(count, 1);
+	if (tandem_trace_step(engine, call_from_span, engine, &err)) fail_msg("%s", err.text);
+	assert_int_equal(tandem_step(engine, events, 8, &count, &idle, &err), 0);
+	assert_int_equal(events[0].finish, TANDEM_LENGTH);
+	tandem_close(&engine);
+	assert_null(engine);
+}
+
 static struct tandem *parents;
 
 static void use_in_fork(void)
@@ -171,6 +228,7 @@ int main(void)
 		cmocka_unit_test(test_a_blocked_signal_waits_for_the_program),
 		cmocka_unit_test(test_open_leaves_the_mask_of_its_caller),
 		cmocka_unit_test(test_logits_are_interrupted_between_steps),
+		cmocka_unit_test(test_a_callback_may_not_run_the_ranks),
 		cmocka_unit_test(test_a_fork_may_close),
 		cmocka_unit_test(test_a_file_that_is_shortened_is_an_error),
 	};
