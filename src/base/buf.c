@@ -1,11 +1,14 @@
 #include "base/buf.h"
 
 #include <errno.h>
+#include <fcntl.h>
+#include <stdbool.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "base/mem.h"
 
@@ -63,30 +66,41 @@ enum status buf_printf(struct buf *b, struct error *err, const char *format, ...
 	return STATUS_OK;
 }
 
+static enum status read_to_end(struct buf *b, int fd, const char *path, size_t limit, struct error *err)
+{
+	const size_t start = b->size;
+	for (;;) {
+		TRY(buf_reserve(b, 65536, err));
+		ssize_t n = read(fd, b->data + b->size, 65536);
+		if (n < 0 && errno == EINTR) continue;
+		if (n < 0) return FAIL(err, IO, "%s: %s", path, strerror(errno));
+		b->size += (size_t)n;
+		b->data[b->size] = 0;
+		if (b->size - start > limit) return FAIL(err, BAD_INPUT, "%s: larger than %zu bytes; this is not the file it is taken for", path, limit);
+		if (n == 0) return STATUS_OK;
+	}
+}
+
+static enum status read_path(struct buf *b, const char *path, bool regular, size_t limit, struct error *err)
+{
+	struct stat info = {0};
+	const int fd = open(path, O_RDONLY | O_CLOEXEC | (regular ? O_NONBLOCK : 0)); /* to open a pipe waits for who writes to it */
+	if (fd < 0) return FAIL(err, IO, "%s: %s; check the path", path, strerror(errno));
+	enum status st;
+	(void)fstat(fd, &info);
+	if (S_ISDIR(info.st_mode)) st = FAIL(err, IO, "%s: is a folder; name a file", path);
+	else if (regular && !S_ISREG(info.st_mode)) st = FAIL(err, BAD_INPUT, "%s: is not a regular file", path);
+	else st = read_to_end(b, fd, path, limit, err);
+	close(fd);
+	return st;
+}
+
 enum status buf_read_file(struct buf *b, const char *path, size_t limit, struct error *err)
 {
-	FILE *file = fopen(path, "rb");
-	if (!file) return FAIL(err, IO, "%s: %s; check the path", path, strerror(errno));
-	struct stat info;
-	enum status st = STATUS_OK;
-	if (fstat(fileno(file), &info) == 0 && S_ISDIR(info.st_mode)) {
-		st = FAIL(err, IO, "%s: is a folder; name a file", path);
-		goto out;
-	}
-	size_t start = b->size;
-	for (;;) {
-		TRY_GOTO(buf_reserve(b, 65536, err), out);
-		size_t n = fread(b->data + b->size, 1, 65536, file);
-		b->size += n;
-		b->data[b->size] = 0;
-		if (b->size - start > limit) {
-			st = FAIL(err, BAD_INPUT, "%s: larger than %zu bytes; this is not the file it is taken for", path, limit);
-			goto out;
-		}
-		if (n == 0) break;
-	}
-	if (ferror(file)) st = FAIL(err, IO, "%s: %s", path, strerror(errno));
-out:
-	fclose(file);
-	return st;
+	return read_path(b, path, false, limit, err);
+}
+
+enum status buf_read_regular(struct buf *b, const char *path, size_t limit, struct error *err)
+{
+	return read_path(b, path, true, limit, err);
 }

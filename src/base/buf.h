@@ -19,7 +19,9 @@ enum status buf_reserve(struct buf *b, size_t extra, struct error *err) NODISCAR
 enum status buf_append(struct buf *b, const void *bytes, size_t n, struct error *err) NODISCARD;
 enum status buf_puts(struct buf *b, const char *text, struct error *err) NODISCARD;
 PRINTF_LIKE(3, 4) enum status buf_printf(struct buf *b, struct error *err, const char *format, ...) NODISCARD;
-/* The whole file at `path`, at most `limit` bytes, appended. IO if it cannot be read, BAD_INPUT if longer. */
+/* The whole file at `path`, at most `limit` bytes, appended. IO if it cannot be read, BAD_INPUT if longer. A pipe is waited for. */
 enum status buf_read_file(struct buf *b, const char *path, size_t limit, struct error *err) NODISCARD;
+/* The same of a file that nobody named, in a model's folder: BAD_INPUT if it is a pipe or a device, for which a start must not wait. */
+enum status buf_read_regular(struct buf *b, const char *path, size_t limit, struct error *err) NODISCARD;
 
 #endif

@@ -191,7 +191,7 @@ static enum status open_index(struct checkpoint *c, const char *index, const cha
 	json_t *root = NULL, *names = NULL;
 	struct buf path = {0};
 	enum status st;
-	TRY_GOTO(fields_load(&root, index, SAFETENSORS_MAX_HEADER, err), out);
+	TRY_GOTO(fields_load_regular(&root, index, SAFETENSORS_MAX_HEADER, err), out);
 	const json_t *map = json_object_get(root, "weight_map");
 	if (!json_is_object(map) || json_object_size(map) == 0) {
 		st = FAIL(err, BAD_INPUT, "%s: expected a weight_map from tensor to file; this is no safetensors index", index);

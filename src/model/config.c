@@ -647,7 +647,7 @@ enum status model_config_load(struct model_config *out, const char *path, const 
 	bool is_folder = stat(path, &info) == 0 && S_ISDIR(info.st_mode);
 	TRY_GOTO(buf_printf(&file, err, is_folder ? "%s/config.json" : "%s", path), out);
 	TRY_GOTO(buf_puts(&folder, path, err), out);
-	TRY_GOTO(buf_read_file(&text, file.data, MAX_CONFIG_BYTES, err), out);
+	TRY_GOTO(buf_read_regular(&text, file.data, MAX_CONFIG_BYTES, err), out);
 	TRY_GOTO(model_config_parse(out, text.data, text.size, file.data, log, err), out);
 	TRY_GOTO(generation_defaults_load(&ignored, out, is_folder ? path : dirname(folder.data), err), out);
 out:
@@ -680,7 +680,7 @@ enum status generation_defaults_load(struct generation_defaults *out, struct mod
 	struct stat info;
 	TRY_GOTO(buf_printf(&path, err, "%s/generation_config.json", folder), out);
 	if (stat(path.data, &info) != 0) goto out;
-	TRY_GOTO(fields_load(&root, path.data, MAX_CONFIG_BYTES, err), out);
+	TRY_GOTO(fields_load_regular(&root, path.data, MAX_CONFIG_BYTES, err), out);
 	out->present = true;
 	struct fields f = {root, path.data, ""};
 	TRY_GOTO(read_generation(out, config, &f, err), out);

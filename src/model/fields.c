@@ -45,14 +45,24 @@ enum status fields_parse(json_t **out, const char *text, size_t n, const char *f
 	return STATUS_OK;
 }
 
-enum status fields_load(json_t **out, const char *path, size_t limit, struct error *err)
+static enum status load(json_t **out, const char *path, bool regular, size_t limit, struct error *err)
 {
 	*out = NULL;
 	struct buf text = {0};
-	enum status st = buf_read_file(&text, path, limit, err);
+	enum status st = regular ? buf_read_regular(&text, path, limit, err) : buf_read_file(&text, path, limit, err);
 	if (st == STATUS_OK) st = fields_parse(out, text.data, text.size, path, err);
 	buf_fini(&text);
 	return st;
+}
+
+enum status fields_load(json_t **out, const char *path, size_t limit, struct error *err)
+{
+	return load(out, path, false, limit, err);
+}
+
+enum status fields_load_regular(json_t **out, const char *path, size_t limit, struct error *err)
+{
+	return load(out, path, true, limit, err);
 }
 
 const json_t *fields_get(const struct fields *f, const char *key)

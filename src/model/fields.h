@@ -21,8 +21,9 @@ struct fields {
 
 /* Duplicate keys are refused; the top level must be an object. The caller drops *out with json_decref. */
 enum status fields_parse(json_t **out, const char *text, size_t n, const char *file, struct error *err) NODISCARD;
-/* The same from a file of at most `limit` bytes. */
+/* The same from a file of at most `limit` bytes; or from one of a model's (buf_read_regular). */
 enum status fields_load(json_t **out, const char *path, size_t limit, struct error *err) NODISCARD;
+enum status fields_load_regular(json_t **out, const char *path, size_t limit, struct error *err) NODISCARD;
 
 /* NULL when absent or null. */
 const json_t *fields_get(const struct fields *f, const char *key);

@@ -241,7 +241,7 @@ static void write_ranks(struct writer *w, const struct metrics_state *s)
 static void write_process(struct writer *w)
 {
 	unsigned long size = 0, resident = 0;
-	FILE *file = fopen("/proc/self/statm", "r");
+	FILE *file = fopen("/proc/self/statm", "re");
 	if (file && fscanf(file, "%lu %lu", &size, &resident) != 2) resident = 0;
 	if (file) fclose(file);
 	int fds = 0;

@@ -66,7 +66,7 @@ static enum status read_if_there(struct buf *out, bool *there, const char *folde
 	enum status st;
 	TRY_GOTO(buf_printf(&path, err, "%s/%s", folder, name), out);
 	*there = stat(path.data, &info) == 0 || (errno != ENOENT && errno != ENOTDIR); /* what is there and cannot be read is an error */
-	if (*there) st = buf_read_file(out, path.data, limit, err);
+	if (*there) st = buf_read_regular(out, path.data, limit, err);
 out:
 	buf_fini(&path);
 	return st;

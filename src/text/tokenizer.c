@@ -96,7 +96,7 @@ enum status tokenizer_open(struct tokenizer **out, const char *path, const struc
 	*out = NULL;
 	bool folder = stat(path, &info) == 0 && S_ISDIR(info.st_mode);
 	TRY_GOTO(buf_printf(&name, err, folder ? "%s/tokenizer.json" : "%s", path), out);
-	TRY_GOTO(buf_read_file(&json, name.data, FILE_LIMIT, err), out);
+	TRY_GOTO(folder ? buf_read_regular(&json, name.data, FILE_LIMIT, err) : buf_read_file(&json, name.data, FILE_LIMIT, err), out);
 	st = tokenizer_parse(out, json.data, json.size, name.data, log, err);
 out:
 	buf_fini(&name);

@@ -219,6 +219,17 @@ static void test_buf_read_file(void **state)
 	assert_non_null(strstr(err.text, path));
 	err = (struct error){0};
 	assert_int_equal(buf_read_file(&b, "/tmp", 10, &err), STATUS_IO);
+	int through[2];
+	char name[64];
+	assert_int_equal(pipe(through), 0);
+	assert_int_equal(write(through[1], "text", 4), 4);
+	close(through[1]);
+	snprintf(name, sizeof name, "/dev/fd/%d", through[0]);
+	assert_int_equal(buf_read_regular(&b, name, 10, &err), STATUS_BAD_INPUT);
+	buf_clear(&b);
+	assert_int_equal(buf_read_file(&b, name, 10, &err), STATUS_OK);
+	assert_string_equal(b.data, "text");
+	close(through[0]);
 	buf_fini(&b);
 }
 

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/signalfd.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 #include <cmocka.h>
@@ -34,7 +35,7 @@ static int in_child(void (*body)(void))
 {
 	pid_t child = fork();
 	if (!child) {
-		alarm(60);
+		alarm(20);
 		body();
 		_exit(0);
 	}
@@ -193,6 +194,20 @@ static void test_a_fork_may_close(void **state)
 	tandem_close(&parents);
 }
 
+static void copy_model(char folder[256])
+{
+	static const char *const names[] = {"config.json", "model.safetensors"};
+	files_make(folder);
+	for (int i = 0; i < 2; i++) {
+		struct buf bytes = {0};
+		char path[512];
+		snprintf(path, sizeof path, MODEL "/%s", names[i]);
+		assert_int_equal(buf_read_file(&bytes, path, 1 << 20, NULL), STATUS_OK);
+		files_write(path, folder, names[i], bytes.data, bytes.size);
+		buf_fini(&bytes);
+	}
+}
+
 static void shorten(void *path, int level, const char *line)
 {
 	(void)level;
@@ -204,22 +219,40 @@ static void shorten(void *path, int level, const char *line)
 static void test_a_file_that_is_shortened_is_an_error(void **state)
 {
 	(void)state;
-	static const char *const names[] = {"config.json", "model.safetensors"};
 	char folder[256], path[512];
 	struct tandem *engine;
 	struct tandem_error err = {0};
-	files_make(folder);
-	for (int i = 0; i < 2; i++) {
-		struct buf bytes = {0};
-		snprintf(path, sizeof path, MODEL "/%s", names[i]);
-		assert_int_equal(buf_read_file(&bytes, path, 1 << 20, NULL), STATUS_OK);
-		files_write(path, folder, names[i], bytes.data, bytes.size);
-		buf_fini(&bytes);
-	}
+	copy_model(folder);
+	snprintf(path, sizeof path, "%s/model.safetensors", folder);
 	struct tandem_options o = {.model = folder, .world_size = 2, .context = 128, .log = shorten, .context_pointer = path};
 	assert_int_equal(tandem_open(&engine, &o, &err), STATUS_BAD_INPUT);
 	if (!strstr(err.text, "model.safetensors: no byte ")) fail_msg("%s", err.text);
 	files_remove(folder);
+}
+
+static char with_pipe[256];
+
+static void open_with_pipe(void)
+{
+	struct tandem *engine;
+	struct tandem_error err = {0};
+	if (tandem_open(&engine, &(struct tandem_options){.model = with_pipe, .context = 128}, &err) != STATUS_BAD_INPUT) _exit(2);
+	if (!strstr(err.text, "is not a regular file")) _exit(3);
+}
+
+static void test_a_pipe_in_a_models_folder_is_no_wait(void **state)
+{
+	(void)state;
+	static const char *const names[] = {"config.json", "generation_config.json", "model.safetensors"};
+	for (int i = 0; i < 3; i++) {
+		char path[300];
+		copy_model(with_pipe);
+		snprintf(path, sizeof path, "%s/%s", with_pipe, names[i]);
+		(void)unlink(path);
+		assert_int_equal(mkfifo(path, 0600), 0);
+		assert_int_equal(in_child(open_with_pipe), 0);
+		files_remove(with_pipe);
+	}
 }
 
 int main(void)
@@ -231,6 +264,7 @@ int main(void)
 		cmocka_unit_test(test_a_callback_may_not_run_the_ranks),
 		cmocka_unit_test(test_a_fork_may_close),
 		cmocka_unit_test(test_a_file_that_is_shortened_is_an_error),
+		cmocka_unit_test(test_a_pipe_in_a_models_folder_is_no_wait),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -166,7 +166,7 @@ static size_t kernel_number(const char *path, const char *key)
 	char line[128];
 	unsigned long long value = 0;
 	bool found = false;
-	FILE *file = fopen(path, "r");
+	FILE *file = fopen(path, "re");
 	while (file && !found && fgets(line, sizeof line, file))
 		found = strncmp(line, key, strlen(key)) == 0 && sscanf(line + strlen(key), "%llu", &value) == 1;
 	if (file) fclose(file);
