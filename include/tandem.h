@@ -7,6 +7,7 @@
  * by a signal handler. A callback may call these, tandem_submit, and what reports; tandem_step, tandem_logits, tandem_rebuild and measurements are
  * BAD_INPUT there, and tandem_close does nothing. A server has one engine thread, which takes requests from a queue of its own between steps.
  * The engine's own threads take no signal that is sent to the process: the program's may block them, wait for them, or handle them.
+ * Rounding and subnormals are the engine's own (docs/NUMERICS.md), whatever the caller's floating-point mode, which stays as it is.
  *
  * Processes. An engine belongs to the process that opened it. A fork of that may only close it, which leaves its memory as it is there;
  * what needs the ranks is BAD_INPUT.

@@ -2,6 +2,7 @@
 #include "engine/engine.h"
 
 #include <assert.h>
+#include <fenv.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -322,7 +323,11 @@ int tandem_step(struct tandem *t, struct tandem_event *events, int max, int *cou
 	*idle = false;
 	if (engine_enter(t, &err) != STATUS_OK) return engine_error(error, STATUS_BAD_INPUT, &err);
 	bool dead = coordinator_dead(t->coordinator);
+	fenv_t mode; /* tokens are picked on this thread */
+	(void)fegetenv(&mode);
+	(void)fesetenv(FE_DFL_ENV);
 	enum status st = step(t, events, max, count, idle, &err);
+	(void)fesetenv(&mode);
 	if (st != STATUS_OK && (st != STATUS_BAD_INPUT || coordinator_dead(t->coordinator))) { /* else the call itself was wrong, and nothing has changed */
 		*count = 0;
 		retire_all(t);

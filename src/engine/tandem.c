@@ -2,6 +2,7 @@
 #include "engine/engine.h"
 
 #include <assert.h>
+#include <fenv.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -227,7 +228,7 @@ static enum status open_group(struct tandem *t, const struct tandem_options *o, 
 	return scheduler_create(&t->scheduler, &s, err);
 }
 
-int tandem_open(struct tandem **out, const struct tandem_options *o, struct tandem_error *error)
+static int open_engine(struct tandem **out, const struct tandem_options *o, struct tandem_error *error)
 {
 	*out = NULL;
 	uint64_t start = clock_ns();
@@ -253,6 +254,16 @@ int tandem_open(struct tandem **out, const struct tandem_options *o, struct tand
 fail:
 	tandem_close(&t);
 	return engine_error(error, st, &err);
+}
+
+int tandem_open(struct tandem **out, const struct tandem_options *o, struct tandem_error *error)
+{
+	fenv_t mode; /* numbers of files are read, and tables made, on this thread */
+	(void)fegetenv(&mode);
+	(void)fesetenv(FE_DFL_ENV);
+	int code = open_engine(out, o, error);
+	(void)fesetenv(&mode);
+	return code;
 }
 
 void tandem_close(struct tandem **engine)

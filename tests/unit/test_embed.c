@@ -1,4 +1,5 @@
-/* What a program that embeds the engine may count on (tandem.h): its signals stay its own, and nothing that it does meanwhile ends the process. */
+/* What a program that embeds the engine may count on (tandem.h): its signals and its floating-point mode stay its own, and nothing that it does meanwhile ends the process. */
+#include <fenv.h>
 #include <poll.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -13,6 +14,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 #include <cmocka.h>
+#ifdef __SSE__
+#include <xmmintrin.h>
+#endif
 
 #include "base/status.h"
 #include "unit/files.h"
@@ -168,6 +172,71 @@ static void test_a_callback_may_not_run_the_ranks(void **state)
 	assert_null(engine);
 }
 
+#ifdef __SSE__
+static void flush_subnormals(void)
+{
+	_mm_setcsr(_mm_getcsr() | 0x8040); /* FTZ and DAZ */
+}
+#else
+static void flush_subnormals(void)
+{
+}
+#endif
+
+struct answer {
+	float logits[50][160];
+	struct tandem_event events[12];
+	int count;
+};
+
+static int keep_row(void *context, int position, const float *logits, int vocab_size)
+{
+	struct answer *answer = context;
+	memcpy(answer->logits[position], logits, (size_t)vocab_size * sizeof *logits);
+	return 0;
+}
+
+static void ask(struct answer *answer)
+{
+	struct tandem *engine = open_with((struct tandem_options){.world_size = 2, .threads = 4});
+	struct tandem_error err = {0};
+	int32_t tokens[50];
+	bool idle = false;
+	uint64_t id;
+	for (int i = 0; i < 50; i++) tokens[i] = 3 * i;
+	if (tandem_logits(engine, tokens, 50, keep_row, answer, &err)) fail_msg("%s", err.text);
+	const struct tandem_request request = {.prompt = tokens, .prompt_count = 9, .max_tokens = 12, .ignore_eos = true,
+	                                       .sampling = {.temperature = 0.8, .top_p = 0.9, .logprobs = 5}};
+	assert_int_equal(tandem_submit(engine, &request, &id, &err), 0);
+	for (answer->count = 0; !idle;) {
+		struct tandem_event events[8];
+		int count;
+		assert_int_equal(tandem_step(engine, events, 8, &count, &idle, &err), 0);
+		for (int i = 0; i < count; i++) {
+			events[i].queue_ms = 0;
+			answer->events[answer->count++] = events[i];
+		}
+	}
+	tandem_close(&engine);
+}
+
+static void test_the_callers_floating_point_mode_is_its_own(void **state)
+{
+	(void)state;
+	static struct answer want, got;
+	fenv_t mode;
+	ask(&want);
+	assert_int_equal(want.count, 12);
+	fegetenv(&mode);
+	fesetround(FE_UPWARD);
+	flush_subnormals();
+	ask(&got);
+	int round = fegetround();
+	fesetenv(&mode);
+	assert_int_equal(round, FE_UPWARD);
+	assert_memory_equal(&want, &got, sizeof want);
+}
+
 static struct tandem *parents;
 
 static void use_in_fork(void)
@@ -262,6 +331,7 @@ int main(void)
 		cmocka_unit_test(test_open_leaves_the_mask_of_its_caller),
 		cmocka_unit_test(test_logits_are_interrupted_between_steps),
 		cmocka_unit_test(test_a_callback_may_not_run_the_ranks),
+		cmocka_unit_test(test_the_callers_floating_point_mode_is_its_own),
 		cmocka_unit_test(test_a_fork_may_close),
 		cmocka_unit_test(test_a_file_that_is_shortened_is_an_error),
 		cmocka_unit_test(test_a_pipe_in_a_models_folder_is_no_wait),
