@@ -219,12 +219,12 @@ TANDEM_API int tandem_time_step(struct tandem *engine, int repeats, double *ms, 
 	X(REPORT, "report", "until the engine thread knows that all ranks are done")                       \
 	X(COMMIT, "commit", "engine thread: KV of all ranks")                                              \
 	X(APPLY, "apply", "engine thread: tokens to sequences, their ends, the caller's events")
+#define TANDEM_PHASE_ENUM(code, name, what) TANDEM_##code,
 enum tandem_phase {
-#define X(code, name, what) TANDEM_##code,
-	TANDEM_PHASE_LIST(X)
-#undef X
+	TANDEM_PHASE_LIST(TANDEM_PHASE_ENUM)
 	TANDEM_PHASES
 };
+#undef TANDEM_PHASE_ENUM
 /* Nanoseconds of all steps so far, as `rank` saw them. */
 TANDEM_API void tandem_get_phases(const struct tandem *engine, int rank, uint64_t ns[TANDEM_PHASES]);
 

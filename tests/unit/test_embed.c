@@ -1,4 +1,11 @@
 /* What a program that embeds the engine may count on (tandem.h): its signals and its floating-point mode stay its own, and nothing that it does meanwhile ends the process. */
+#define X 7 /* the program's own names stay, too */
+#include "tandem.h"
+#if X != 7
+#error "tandem.h took a name from the program that includes it"
+#endif
+#undef X
+
 #include <fenv.h>
 #include <poll.h>
 #include <setjmp.h>
