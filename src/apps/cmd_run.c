@@ -10,7 +10,6 @@
 #include "apps/explain.h"
 #include "apps/session.h"
 #include "base/clock.h"
-#include "engine/sampler.h"
 #include "model/gguf.h"
 #include "text/template.h"
 
@@ -108,7 +107,7 @@ static struct tandem_sampling choose_sampling(const struct settings *s, const st
 	if (!isnan(s->top_p)) top_p = s->top_p;
 	return (struct tandem_sampling){
 		.temperature = isnan(s->temperature) ? temperature : s->temperature,
-		.top_p = fmax(top_p, SAMPLER_TOP_P_LEAST),
+		.top_p = fmax(top_p, TANDEM_TOP_P_LEAST),
 		.min_p = isnan(s->min_p) ? 0 : s->min_p,
 		.repetition_penalty = isnan(s->repetition_penalty) ? penalty : s->repetition_penalty,
 		.top_k = s->top_k < 0 ? (int)top_k : s->top_k,

@@ -6,7 +6,6 @@
 
 #include "base/mem.h"
 #include "base/rng.h"
-#include "engine/sampler.h"
 #include "serve/unsupported.h"
 
 #define COUNT(a) ((int)(sizeof(a) / sizeof((a)[0])))
@@ -80,13 +79,13 @@ static void set_defaults(struct request *q, enum endpoint endpoint, const struct
 /* So near 0 that only the likeliest token could come: greedy, and nothing is left to filter. */
 static void settle_sampling(struct request *q)
 {
-	if (q->temperature < SAMPLER_GREEDY_BELOW) {
+	if (q->temperature < TANDEM_GREEDY_BELOW) {
 		q->temperature = 0;
 		q->top_p = 1;
 		q->top_k = 0;
 		q->min_p = 0;
 	}
-	q->top_p = fmax(q->top_p, SAMPLER_TOP_P_LEAST);
+	q->top_p = fmax(q->top_p, TANDEM_TOP_P_LEAST);
 	if (q->top_k < 0) q->top_k = 0;
 }
 
