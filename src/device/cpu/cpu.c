@@ -192,18 +192,13 @@ struct workspace {
 	size_t packed, partial, unit_start, wide, stack, tile, total;
 };
 
-static size_t round_up(size_t x, size_t unit)
-{
-	return (x + unit - 1) / unit * unit;
-}
-
 static struct workspace workspace_size(const struct cpu_stream *stream, int members)
 {
 	const struct stream_options *o = &stream->options;
 	struct workspace size = {
-		.packed = round_up((size_t)o->max_rows * (size_t)o->max_k, 16),
+		.packed = size_round_up((size_t)o->max_rows * (size_t)o->max_k, 16),
 		.partial = (size_t)stream->partials * TILE_STRIDE,
-		.unit_start = round_up((size_t)o->max_rows + 1, 16),
+		.unit_start = size_round_up((size_t)o->max_rows + 1, 16),
 		.wide = (size_t)(LINEAR_WIDE_K + 2 * QUANT_GROUP) * PANEL,
 		.stack = (size_t)LINEAR_BLOCK_PANELS * SUMTREE_MAX_DEPTH * (size_t)stream->block_rows * PANEL,
 		.tile = (size_t)4 * TILE_MAX_ROWS * TILE_STRIDE,
