@@ -208,10 +208,7 @@ static enum status print_json(struct run *run, struct error *err)
 	                             p->min_p, "repeat_penalty", p->repetition_penalty, "seed", (json_int_t)p->seed);
 	if (object) json_object_set_new(object, "sampling", sampling);
 	else json_decref(sampling);
-	enum status st = session_json(&run->session, object, err);
-	if (st == STATUS_OK) return output_json(object, err);
-	json_decref(object);
-	return st;
+	return session_output(&run->session, object, err);
 }
 
 static enum status print_dispatch(const struct run *run, struct error *err)
