@@ -4,6 +4,7 @@
  *   exchange.c  one request and its answer as libmicrohttpd sees them
  *   routes.c    which path and method is what; short answers
  *   generate.c  completions and chats: admission, events of the engine, output
+ *   tokens.c    /tokenize and /detokenize
  *   work.c      the workers
  *   server.c    opening, draining, ending
  */
