@@ -45,6 +45,15 @@ enum attention_id {
 	ATTENTION_COUNT
 };
 
+/* X(name): the devices that are described, each by a row in target.c. */
+#define TARGET_LIST(X) X(gfx936) X(gfx90a) X(gfx942) X(h200) X(a100) X(cpu)
+
+enum target_id {
+#define X(name) TARGET_##name,
+	TARGET_LIST(X)
+#undef X
+};
+
 enum known { KNOWN_NO, KNOWN_YES, KNOWN_NOT }; /* KNOWN_NOT: not known */
 
 struct target {
