@@ -437,6 +437,20 @@ enum status shard_validate_group(const struct shard_spec *specs, int world_size,
 	return STATUS_OK;
 }
 
+enum status shard_validate_all(const struct manifest *manifest, int world_size, struct error *err)
+{
+	struct shard_spec specs[SHARD_MAX_WORLD];
+	for (int i = 0; i < manifest->count; i++) {
+		const struct weight *w = &manifest->weights[i];
+		for (int r = 0; r < world_size; r++) {
+			TRY(shard_of(&specs[r], w, world_size, r, err));
+			TRY(shard_validate(&specs[r], w->name, sizeof(float), err)); /* no type has larger elements */
+		}
+		TRY(shard_validate_group(specs, world_size, w->name, err));
+	}
+	return STATUS_OK;
+}
+
 /* ---- Degrees ---- */
 
 /* Quantities that must be cut evenly. `shared`: one of them may also be held by several ranks. 0 where the model has no such thing. */

@@ -118,6 +118,8 @@ enum status shard_of(struct shard_spec *out, const struct weight *weight, int wo
 enum status shard_validate(const struct shard_spec *spec, const char *name, size_t element_bytes, struct error *err) NODISCARD;
 /* All ranks' specs of one tensor: the distinct parts are disjoint and cover the axis, replicas agree. */
 enum status shard_validate_group(const struct shard_spec *specs, int world_size, const char *name, struct error *err) NODISCARD;
+/* Every rank's part of every parameter, by both (S2). */
+enum status shard_validate_all(const struct manifest *manifest, int world_size, struct error *err) NODISCARD;
 
 /* Whether each rank has its vocabulary rows of the embedding alone, which then costs an all-reduce. choice: "auto", "vocab" or "replicated"; auto: where
  * ranks have memories of their own and the embedding is not the LM head as well. Never with one rank. */
