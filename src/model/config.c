@@ -58,19 +58,24 @@ static const struct family {
 	int experts_per_token;
 	const struct gemma *gemma; /* of the GEMMA ones */
 } families[] = {
-	{"llama", ATTENTION_BIAS | MLP_BIAS, 0, 0, 2048, 0, 0, NULL},
-	{"mistral", WINDOW_ALL, 0, 8, 131072, 4096, 0, NULL},
-	{"qwen2", QKV_BIAS | WINDOW_SWITCH | WINDOW_LAYER, 0, 32, 32768, 4096, 0, NULL},
-	{"qwen3", ATTENTION_BIAS | QK_NORM | WINDOW_SWITCH | WINDOW_LAYER, 128, 32, 32768, 4096, 0, NULL},
-	{"qwen3_moe", ATTENTION_BIAS | QK_NORM | WINDOW_SWITCH | WINDOW_ALL | MOE, 0, 4, 32768, 4096, 8, NULL},
-	{"qwen3_5_text", ATTENTION_BIAS | QK_NORM | HYBRID, 256, 4, 32768, 0, 0, NULL},
-	{"qwen3_5", ATTENTION_BIAS | QK_NORM | HYBRID, 256, 4, 32768, 0, 0, NULL},
-	{"qwen3_5_moe_text", ATTENTION_BIAS | QK_NORM | HYBRID | MOE | NO_DENSE_MLP | NORM_TOPK, 256, 2, 32768, 0, 8, NULL},
-	{"qwen3_5_moe", ATTENTION_BIAS | QK_NORM | HYBRID | MOE | NO_DENSE_MLP | NORM_TOPK, 256, 2, 32768, 0, 8, NULL},
-	{"qwen3_next", ATTENTION_BIAS | QK_NORM | HYBRID | MOE | GDN_BY_K_HEAD | NORM_TOPK, 256, 2, 32768, 0, 10, NULL},
-	{"gemma2", ATTENTION_BIAS | GEMMA, 256, 4, 8192, 4096, 0, &gemma2},
-	{"gemma3_text", ATTENTION_BIAS | QK_NORM | GEMMA | LOCAL_ROPE, 256, 4, 131072, 4096, 0, &gemma3},
-	{"gemma3", ATTENTION_BIAS | QK_NORM | GEMMA | LOCAL_ROPE, 256, 4, 131072, 4096, 0, &gemma3},
+	{.type = "llama", .flags = ATTENTION_BIAS | MLP_BIAS, .max_position = 2048},
+	{.type = "mistral", .flags = WINDOW_ALL, .kv_heads = 8, .max_position = 131072, .window = 4096},
+	{.type = "qwen2", .flags = QKV_BIAS | WINDOW_SWITCH | WINDOW_LAYER, .kv_heads = 32, .max_position = 32768, .window = 4096},
+	{.type = "qwen3", .flags = ATTENTION_BIAS | QK_NORM | WINDOW_SWITCH | WINDOW_LAYER, .head_dim = 128, .kv_heads = 32, .max_position = 32768, .window = 4096},
+	{.type = "qwen3_moe", .flags = ATTENTION_BIAS | QK_NORM | WINDOW_SWITCH | WINDOW_ALL | MOE,
+	 .kv_heads = 4, .max_position = 32768, .window = 4096, .experts_per_token = 8},
+	{.type = "qwen3_5_text", .flags = ATTENTION_BIAS | QK_NORM | HYBRID, .head_dim = 256, .kv_heads = 4, .max_position = 32768},
+	{.type = "qwen3_5", .flags = ATTENTION_BIAS | QK_NORM | HYBRID, .head_dim = 256, .kv_heads = 4, .max_position = 32768},
+	{.type = "qwen3_5_moe_text", .flags = ATTENTION_BIAS | QK_NORM | HYBRID | MOE | NO_DENSE_MLP | NORM_TOPK,
+	 .head_dim = 256, .kv_heads = 2, .max_position = 32768, .experts_per_token = 8},
+	{.type = "qwen3_5_moe", .flags = ATTENTION_BIAS | QK_NORM | HYBRID | MOE | NO_DENSE_MLP | NORM_TOPK,
+	 .head_dim = 256, .kv_heads = 2, .max_position = 32768, .experts_per_token = 8},
+	{.type = "qwen3_next", .flags = ATTENTION_BIAS | QK_NORM | HYBRID | MOE | GDN_BY_K_HEAD | NORM_TOPK,
+	 .head_dim = 256, .kv_heads = 2, .max_position = 32768, .experts_per_token = 10},
+	{.type = "gemma2", .flags = ATTENTION_BIAS | GEMMA, .head_dim = 256, .kv_heads = 4, .max_position = 8192, .window = 4096, .gemma = &gemma2},
+	{.type = "gemma3_text", .flags = ATTENTION_BIAS | QK_NORM | GEMMA | LOCAL_ROPE,
+	 .head_dim = 256, .kv_heads = 4, .max_position = 131072, .window = 4096, .gemma = &gemma3},
+	{.type = "gemma3", .flags = ATTENTION_BIAS | QK_NORM | GEMMA | LOCAL_ROPE, .head_dim = 256, .kv_heads = 4, .max_position = 131072, .window = 4096, .gemma = &gemma3},
 };
 #define FAMILIES (sizeof families / sizeof *families)
 
