@@ -279,15 +279,15 @@ enum status candidate_time_graph(struct screen *s, struct graph *graph, double *
 	const struct device_ops *ops = s->bench.ops;
 	uint64_t deadline = clock_deadline_ms((uint64_t)s->bench.timeout_ms);
 	float ms;
-	if (!ops->event_create_timed) {
+	if (!ops->event_create) {
 		uint64_t start = clock_ns();
 		TRY(ops->graph_launch(graph, s->bench.stream, err));
 		TRY(ops->stream_sync(s->bench.stream, deadline, NULL, err));
 		*us = (double)(clock_ns() - start) / 1e3;
 		return STATUS_OK;
 	}
-	if (!s->from) TRY(ops->event_create_timed(s->bench.device, &s->from, err));
-	if (!s->to) TRY(ops->event_create_timed(s->bench.device, &s->to, err));
+	if (!s->from) TRY(ops->event_create(s->bench.device, &s->from, err));
+	if (!s->to) TRY(ops->event_create(s->bench.device, &s->to, err));
 	TRY(ops->event_record(s->from, s->bench.stream, err));
 	TRY(ops->graph_launch(graph, s->bench.stream, err));
 	TRY(ops->event_record(s->to, s->bench.stream, err));
