@@ -322,7 +322,7 @@ static int calls_for(const struct screen *s, const struct trial *t, double us)
 /* Calls: so many as the baseline has, or, for the baseline itself, as the time of one tells. */
 static enum status make_side(struct screen *s, struct trial *t, const struct result_problem *p, const struct variant *v, int calls, struct side *out, struct error *err)
 {
-	*out = (struct side){.variant = *v, .calls = calls, .ready = true};
+	*out = (struct side){.variant = *v, .calls = calls};
 	TRY(prefer(s, p, v, err));
 	if (s->bench.ops->graph_begin) TRY(record(s, t, calls, true, &out->graph, err));
 	return STATUS_OK;

@@ -59,7 +59,6 @@ struct gemm_library {
 	gemm_operation operation;
 	gemm_layout w, x, y;
 	gemm_preference preference;
-	int choices;
 	struct choice choice[CHOICES];
 };
 
