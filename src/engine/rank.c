@@ -46,7 +46,8 @@ enum status rank_alloc(struct rank *rank, size_t bytes, enum mem_tag tag, const 
 	return STATUS_OK;
 }
 
-void rank_kv_layers(const struct rank *rank, int *whole, int *sliding)
+/* Layers that share the cache of attention, and sliding ones with a cache of their own (options.kv.windows). */
+static void kv_layers(const struct rank *rank, int *whole, int *sliding)
 {
 	const struct model_config *c = &rank->model->config;
 	*whole = *sliding = 0;
@@ -218,7 +219,7 @@ enum status rank_prepare(struct rank *rank, struct error *err)
 	const struct kv_options *kv = &rank->options.kv;
 	TRY(kv_create(&rank->pool, kv, err));
 	int whole, sliding;
-	rank_kv_layers(rank, &whole, &sliding);
+	kv_layers(rank, &whole, &sliding);
 	rank->cache.layout = (struct kv_layout){.layers = whole, .blocks = kv->blocks + 1, .block_tokens = kv->block_tokens,
 	                                        .kv_heads = shape.kv_heads, .head_dim = c->head_dim, .dtype = rank->activation};
 	TRY(rank_alloc(rank, rank->device->vt->kv_bytes(&rank->cache.layout), MEM_KV, "kv cache", &rank->cache.data, err));
@@ -295,7 +296,8 @@ static void view_rows(struct rank *rank, const struct meta_layout *at, int rows,
 	rank->output_row = (const int32_t *)(device + at->output_row);
 }
 
-void rank_view_bucket(struct rank *rank, int bucket)
+/* Points rank->rows at the metadata of a decode step of `bucket` rows, as every such step has it, whatever is in it. */
+static void view_bucket(struct rank *rank, int bucket)
 {
 	struct meta_layout at = meta_layout(&rank->options.kv, bucket, bucket, bucket);
 	view_rows(rank, &at, bucket, bucket);
@@ -372,7 +374,7 @@ enum status rank_assemble(struct rank *rank, const struct step_plan *plan, int b
 	if (rank->options.kv.windows) assemble_windows(rank, plan, &at);
 	if (bucket) {
 		pad_rows(rank, &at, plan->rows, bucket);
-		rank_view_bucket(rank, bucket);
+		view_bucket(rank, bucket);
 	} else {
 		view_rows(rank, &at, plan->rows, plan->seqs);
 		rank->all_rows = step_plan_decodes(plan);

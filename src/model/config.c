@@ -8,7 +8,6 @@
 #include <sys/stat.h>
 
 #include "base/buf.h"
-#include "base/mem.h"
 #include "model/fields.h"
 #include "model/gguf.h"
 

@@ -7,7 +7,6 @@
 
 #include "base/clock.h"
 #include "base/mem.h"
-#include "base/stats.h"
 #include "prescreen/attention_rules.h"
 
 /* A side is timed over so many calls that it takes about SIDE_US, goes through all copies of the weights if that takes no longer than SIDE_MOST_US. */
