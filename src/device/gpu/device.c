@@ -137,10 +137,9 @@ static enum dtype gpu_activation(enum dtype model)
 	return dtype_is_plain(model) ? model : DTYPE_F32;
 }
 
-/* docs/GPU.md: [layer][block][k|v][kv_head][block_tokens][D]. */
 static size_t gpu_kv_bytes(const struct kv_layout *l)
 {
-	return (size_t)l->layers * (size_t)l->blocks * 2 * (size_t)l->kv_heads * (size_t)l->block_tokens * (size_t)l->head_dim * dtype_bytes(l->dtype);
+	return (size_t)l->layers * gpu_kv_layer_bytes(l);
 }
 
 /* "580.82.07", or "" where the system does not say. */
