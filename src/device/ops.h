@@ -438,4 +438,15 @@ struct op_table {
 #undef X
 };
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+/* For back ends. The program must leave exactly one value and stay within SUMTREE_MAX_DEPTH; its deepest stack goes to *depth. */
+enum status ops_check_program(const struct tree_sum_args *args, int *depth, struct error *err) NODISCARD;
+/* A weight of moe, [n, k] of the plain type `dtype`. */
+enum status ops_check_expert(const struct linear_weight *weight, enum dtype dtype, int n, int k, const char *what, struct error *err) NODISCARD;
+#ifdef __cplusplus
+}
+#endif
+
 #endif
