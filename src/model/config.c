@@ -8,7 +8,6 @@
 #include <sys/stat.h>
 
 #include "base/buf.h"
-#include "base/mem.h"
 #include "model/fields.h"
 #include "model/gguf.h"
 
@@ -668,7 +667,6 @@ static enum status read_generation(struct generation_defaults *out, struct model
 	TRY(read_eos(config, f, err));
 	TRY(fields_number(f, "temperature", 0, false, 1e6, &out->temperature, err));
 	TRY(fields_number(f, "top_p", 0, false, 1, &out->top_p, err));
-	TRY(fields_number(f, "min_p", 0, false, 1, &out->min_p, err));
 	TRY(fields_number(f, "repetition_penalty", 0, true, 1e6, &out->repetition_penalty, err));
 	TRY(fields_int64(f, "top_k", -1, INT32_MAX, &out->top_k, err));
 	return fields_bool(f, "do_sample", &out->do_sample, err);
@@ -676,8 +674,7 @@ static enum status read_generation(struct generation_defaults *out, struct model
 
 enum status generation_defaults_load(struct generation_defaults *out, struct model_config *config, const char *folder, struct error *err)
 {
-	const struct generation_defaults absent = {
-		.temperature = __builtin_nan(""), .top_p = __builtin_nan(""), .min_p = __builtin_nan(""), .repetition_penalty = __builtin_nan(""), .top_k = -1};
+	const struct generation_defaults absent = {.temperature = __builtin_nan(""), .top_p = __builtin_nan(""), .repetition_penalty = __builtin_nan(""), .top_k = -1};
 	*out = absent;
 	struct buf path = {0};
 	json_t *root = NULL;
@@ -686,7 +683,6 @@ enum status generation_defaults_load(struct generation_defaults *out, struct mod
 	TRY_GOTO(buf_printf(&path, err, "%s/generation_config.json", folder), out);
 	if (stat(path.data, &info) != 0) goto out;
 	TRY_GOTO(fields_load(&root, path.data, MAX_CONFIG_BYTES, err), out);
-	out->present = true;
 	struct fields f = {root, path.data, ""};
 	TRY_GOTO(read_generation(out, config, &f, err), out);
 out:

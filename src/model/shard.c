@@ -154,18 +154,12 @@ void manifest_match(struct model_config *config, const struct source *source)
 	}
 }
 
-const char *weight_name(const struct weight *w, int expert, char *out, size_t size)
-{
-	const char *star = strchr(w->name, '*');
-	if (star) snprintf(out, size, "%.*s%d%s", (int)(star - w->name), w->name, expert, star + 1);
-	else snprintf(out, size, "%s", w->name);
-	return out;
-}
-
 enum status weight_find(struct source *source, const struct weight *w, int expert, char name[WEIGHT_NAME_BYTES], struct source_tensor *out,
                         struct error *err)
 {
-	weight_name(w, expert, name, WEIGHT_NAME_BYTES);
+	const char *star = strchr(w->name, '*');
+	if (star) snprintf(name, WEIGHT_NAME_BYTES, "%.*s%d%s", (int)(star - w->name), w->name, expert, star + 1);
+	else snprintf(name, WEIGHT_NAME_BYTES, "%s", w->name);
 	if (w->stacked) return source_find_stack(source, name, w->experts, w->stored.rows, w->cols, out, err);
 	return source_find(source, name, w->dims, w->stored.rows, w->cols, out, err);
 }

@@ -87,9 +87,8 @@ enum status manifest_init(struct manifest *out, const struct model_config *confi
 void manifest_fini(struct manifest *manifest);
 /* NULL if the model has no such tensor. layer -1 for the outer ones. Takes constant time. */
 const struct weight *manifest_find(const struct manifest *manifest, enum weight_role role, int layer);
-/* The name of the tensor that holds expert `expert`'s (any, where it is not an expert's). */
-const char *weight_name(const struct weight *w, int expert, char *out, size_t size);
-/* The tensor in `source`; BAD_INPUT if it is not there or of another shape. out->name is borrowed from the source, or is `name`. */
+/* The tensor in `source` that holds expert `expert`'s (any, where it is not an expert's); BAD_INPUT if it is not there or of another shape.
+ * out->name is borrowed from the source, or is `name`. */
 #define WEIGHT_NAME_BYTES 160
 struct source;
 struct source_tensor;

@@ -73,8 +73,7 @@ struct source_recipe {
 bool source_recipe(const struct source *source, const struct source_tensor *tensor, struct source_recipe *out);
 /* Rows [row, row+rows) are no longer needed by anybody: their pages may leave memory. */
 void source_done(struct source *source, const struct source_tensor *tensor, int64_t row, int64_t rows);
-/* Bytes of tensor data handed out so far, and bytes in all tensors (0 for random). */
+/* Bytes of tensor data handed out so far. */
 uint64_t source_bytes_read(const struct source *source);
-uint64_t source_bytes_total(const struct source *source);
 
 #endif

@@ -146,7 +146,7 @@ enum status target_parse(struct target *out, const char *json, size_t n, const c
 	return st;
 }
 
-enum status target_load(struct target *out, const char *path, struct error *err)
+static enum status load(struct target *out, const char *path, struct error *err)
 {
 	*out = (struct target){0};
 	json_t *root;
@@ -160,7 +160,7 @@ enum status target_open(struct target *out, const char *name_or_file, struct err
 {
 	const struct target *known = target_find(name_or_file);
 	*out = (struct target){0};
-	if (!known && strpbrk(name_or_file, "/.")) return target_load(out, name_or_file, err);
+	if (!known && strpbrk(name_or_file, "/.")) return load(out, name_or_file, err);
 	if (!known) return FAIL(err, USAGE, "--target '%.40s': no such target; give one of %s, or a JSON file", name_or_file, target_names());
 	*out = *known;
 	return STATUS_OK;

@@ -4,7 +4,6 @@
 #include <string.h>
 #include <time.h>
 
-#include "base/mem.h"
 #include "text/template.h"
 
 /* ---- messages ---- */

@@ -97,7 +97,7 @@ void http_phase(struct connection *c, enum phase phase)
 	if (phase == PHASE_IDLE) c->bytes_seen = c->bytes_taken;
 }
 
-int http_fd(struct MHD_Connection *mhd)
+static int fd_of(struct MHD_Connection *mhd)
 {
 	const union MHD_ConnectionInfo *info = MHD_get_connection_info(mhd, MHD_CONNECTION_INFO_CONNECTION_FD);
 	return info ? info->connect_fd : -1;
@@ -203,7 +203,7 @@ static void on_connection(void *server, struct MHD_Connection *mhd, void **conte
 	*context = c;
 	if (!c) return; /* exchange_begin then refuses */
 	c->watch.kind = WATCH_PEER;
-	c->fd = http_fd(mhd);
+	c->fd = fd_of(mhd);
 	c->since_ns = clock_ns();
 	watch_add(s, c->fd, EPOLLRDHUP | EPOLLONESHOT, &c->watch);
 	c->next = s->connections;

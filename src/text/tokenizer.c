@@ -335,12 +335,6 @@ enum status tokenizer_encode(const struct tokenizer *tokenizer, const char *text
 	return tokenizer_encode_marked(tokenizer, text, n, add_special, NULL, 0, out, err);
 }
 
-enum status tokenizer_encode_plain(const struct tokenizer *tokenizer, const char *text, size_t n, struct token_list *out, struct error *err)
-{
-	const struct text_range all = {0, n};
-	return tokenizer_encode_marked(tokenizer, text, n, false, &all, n > 0, out, err);
-}
-
 /* ---- decoding ---- */
 
 struct detokenizer {

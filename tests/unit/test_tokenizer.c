@@ -326,7 +326,7 @@ static void test_special_text_of_a_user_stays_text(void **state)
 	struct token_list ids = {0};
 	struct buf back = {0};
 	struct error err = {0};
-	assert_int_equal(tokenizer_encode_plain(t, text, sizeof text - 1, &ids, &err), STATUS_OK);
+	assert_int_equal(tokenizer_encode_marked(t, text, sizeof text - 1, false, &(struct text_range){0, sizeof text - 1}, 1, &ids, &err), STATUS_OK);
 	int32_t end = tokenizer_id(t, "<|end|>"), think = tokenizer_id(t, "<think>"), thinks = 0;
 	for (size_t i = 0; i < ids.count; i++) {
 		assert_int_not_equal(ids.ids[i], end);

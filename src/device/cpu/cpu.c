@@ -265,26 +265,6 @@ static enum status cpu_stream_sync(struct stream *stream, uint64_t deadline_ns, 
 	return STATUS_OK;
 }
 
-static enum status cpu_event_create(struct device *device, struct event **out, struct error *err)
-{
-	*out = mem_zalloc(1, sizeof **out, "cpu event", err);
-	if (!*out) return STATUS_NO_MEMORY;
-	(*out)->vt = device->vt;
-	return STATUS_OK;
-}
-
-static void cpu_event_destroy(struct event *event)
-{
-	free(event);
-}
-
-/* What was put on the stream before is done already. */
-static enum status cpu_event_nothing(struct event *event, struct stream *stream, struct error *err)
-{
-	(void)event, (void)stream, (void)err;
-	return STATUS_OK;
-}
-
 static enum status cpu_copy(struct stream *stream, void *dst, const void *src, size_t bytes, enum copy_kind kind, struct error *err)
 {
 	(void)stream, (void)kind, (void)err;
@@ -312,10 +292,6 @@ const struct device_ops cpu_device_ops = {
 	.stream_create = cpu_stream_create,
 	.stream_destroy = cpu_stream_destroy,
 	.stream_sync = cpu_stream_sync,
-	.event_create = cpu_event_create,
-	.event_destroy = cpu_event_destroy,
-	.event_record = cpu_event_nothing,
-	.event_wait = cpu_event_nothing,
 	.copy = cpu_copy,
 	.linear_bytes = cpu_linear_bytes,
 	.linear_granule = PANEL,

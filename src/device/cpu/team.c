@@ -9,7 +9,6 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "base/mem.h"
 #include "base/wait.h"
 
 /* The claim word holds all that decides whether a claim is good, so that one fetch_add is a consistent answer even for a member
