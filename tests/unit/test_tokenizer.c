@@ -317,6 +317,55 @@ static void test_word_marks_of_llama2(void **state)
 	tokenizer_destroy(&t);
 }
 
+/* What comes behind the first `n` ids, given that those were followed. */
+static void assert_follows(const struct tokenizer *t, const int32_t *ids, size_t n, size_t count, const char *want)
+{
+	struct detokenizer *d;
+	struct buf text = {0};
+	struct error err = {0};
+	assert_int_equal(detokenizer_create(&d, t, true, &err), STATUS_OK);
+	assert_int_equal(detokenizer_follow(d, ids, n, &err), STATUS_OK);
+	for (size_t i = n; i < count; i++) {
+		assert_int_equal(detokenizer_push(d, ids[i], &text, &err), STATUS_OK);
+		assert_int_equal(utf8_valid_prefix(text.data ? text.data : "", text.size), text.size);
+	}
+	assert_int_equal(detokenizer_finish(d, &text, &err), STATUS_OK);
+	assert_text("behind", &text, want, strlen(want));
+	buf_fini(&text);
+	detokenizer_destroy(&d);
+}
+
+/* The space in front of the first word of an answer stays, unless that is the first of all. Bytes that end the prompt are not said again, but one that
+ * begins a code point is its part. */
+static void test_an_answer_follows_its_prompt(void **state)
+{
+	(void)state;
+	struct tokenizer *t = open_named("llama2");
+	int32_t bos = tokenizer_id(t, "<s>"), the = tokenizer_id(t, "\xE2\x96\x81the"), line = tokenizer_id(t, "<0x0A>"), c3 = tokenizer_id(t, "<0xC3>"),
+	        a9 = tokenizer_id(t, "<0xA9>");
+	assert_follows(t, (int32_t[]){the, the, the}, 1, 3, " the the");
+	assert_follows(t, (int32_t[]){bos, the, the}, 2, 3, " the");
+	assert_follows(t, (int32_t[]){bos, the}, 1, 2, "the");
+	assert_follows(t, (int32_t[]){the, the}, 0, 2, "the the");
+	assert_follows(t, (int32_t[]){the, bos, bos, bos, bos, bos, bos, bos, bos, bos, the}, 10, 11, " the");
+	assert_follows(t, (int32_t[]){the, line, the}, 2, 3, " the");
+	assert_follows(t, (int32_t[]){the, line, line, line, the}, 2, 5, "\n\n the");
+	assert_follows(t, (int32_t[]){the, line}, 2, 2, "");
+	assert_follows(t, (int32_t[]){the, c3, a9, the}, 2, 4, "\xC3\xA9 the");
+	assert_follows(t, (int32_t[]){the, c3, the}, 2, 3, " the");
+	assert_follows(t, (int32_t[]){the, c3}, 2, 2, "");
+	assert_follows(t, (int32_t[]){the, c3, a9, c3, a9, c3, a9, c3, a9, c3, a9, c3, a9}, 10, 13, "\xC3\xA9\xC3\xA9");
+	assert_follows(t, (int32_t[]){the, line, c3, the}, 3, 4, " the");
+	tokenizer_destroy(&t);
+	t = open_named("gpt2");
+	struct token_list ids = encode(t, "ab\xF0\x9F\xA6\x9C", 6, false);
+	assert_int_equal(ids.count, 6);
+	assert_follows(t, ids.ids, 4, 6, "\xF0\x9F\xA6\x9C");
+	assert_follows(t, (int32_t[]){ids.ids[0], ids.ids[2], ids.ids[1]}, 2, 3, "b");
+	token_list_fini(&ids);
+	tokenizer_destroy(&t);
+}
+
 /* "<think>" is an added token that is not special. */
 static void test_special_text_of_a_user_stays_text(void **state)
 {
@@ -678,6 +727,7 @@ int main(void)
 		cmocka_unit_test(test_a_normalizer_keeps_apart_whose_text_is),
 		cmocka_unit_test(test_bytes_of_a_token_alone),
 		cmocka_unit_test(test_word_marks_of_llama2),
+		cmocka_unit_test(test_an_answer_follows_its_prompt),
 		cmocka_unit_test(test_special_text_of_a_user_stays_text),
 		cmocka_unit_test(test_asking_for_ids_and_texts),
 		cmocka_unit_test(test_invalid_utf8_is_replaced),
