@@ -1,8 +1,10 @@
 /* One request and its answer as libmicrohttpd sees them: judging the head, collecting the body, sending what the routes made.
  *
  * libmicrohttpd 0.9.75 accepts more than it should in a head: two Content-Length, a Transfer-Encoding beside one, white space in a field
- * name. Each of these lets two hops disagree on where a request ends, so they are refused here and the connection is closed. It also
- * cannot answer while a body arrives; see http_refuse_raw. */
+ * name. A folded line it takes for the rest of the field's name: `Content-Length: 5` and ` 0` give a field `Content-Length0`. Each of these lets
+ * two hops disagree on where a request ends, so they are refused here and the connection is closed. It also cannot answer while a body arrives;
+ * see http_refuse_raw. */
+#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
@@ -19,7 +21,8 @@
 struct head {
 	const char *content_length, *transfer_encoding, *host, *authorization, *expect, *request_id;
 	const char *twice; /* a field that came twice with different values, or twice where that is never right */
-	bool bad_name;
+	const char *end; /* of what was looked at last */
+	bool bad_name, folded;
 };
 
 static bool token_char(unsigned char c)
@@ -33,11 +36,21 @@ static void note(const char **slot, const char *name, const char *value, bool ne
 	if (!*slot) *slot = value;
 }
 
+/* libmicrohttpd leaves the lines where they came in, one behind the other, with a NUL where their end was. Between them is a folded line, or the name
+ * that it was put to lies elsewhere. */
+static bool next_line(const char *end, const char *line)
+{
+	uintptr_t gap = (uintptr_t)line - (uintptr_t)end;
+	return gap == 1 || gap == 2; /* LF, CR LF */
+}
+
 static enum MHD_Result look_at(void *context, enum MHD_ValueKind kind, const char *name, const char *value)
 {
 	struct head *h = context;
 	(void)kind;
 	if (!value) value = "";
+	h->folded |= !next_line(h->end, name);
+	h->end = value + strlen(value);
 	if (!*name) h->bad_name = true;
 	for (const char *c = name; *c; c++) h->bad_name |= !token_char((unsigned char)*c);
 	if (!strcasecmp(name, "content-length")) note(&h->content_length, "Content-Length", value, true, h);
@@ -52,6 +65,7 @@ static enum MHD_Result look_at(void *context, enum MHD_ValueKind kind, const cha
 static enum status check_framing(const struct head *h, const char *version, struct refusal *r)
 {
 	bool old = !strcmp(version, "HTTP/1.0");
+	if (h->folded) return refuse(r, 400, NULL, "a header field is folded over several lines");
 	if (h->bad_name) return refuse(r, 400, NULL, "the name of a header field holds a character that no name may hold");
 	if (h->twice) return refuse(r, 400, NULL, "the header field %s is given twice", h->twice);
 	if (h->transfer_encoding && (h->content_length || old))
@@ -114,10 +128,11 @@ static void keep_request_id(struct exchange *x, const char *id)
  * not worth reading; else a short body is read and forgotten, so that the connection can be used again. */
 static enum status judge_head(struct exchange *x, const char *url, const char *method, const char *version, struct refusal *r)
 {
-	struct head h = {0};
+	struct head h = {.end = version + strlen(version)};
 	bool wrong_method;
 	const char *allow = NULL;
 	MHD_get_connection_values(x->mhd, MHD_HEADER_KIND, look_at, &h);
+	h.folded |= (uintptr_t)method + x->head_bytes - (uintptr_t)h.end > 4; /* two ends of line */
 	x->method = static_method(method);
 	x->route = routes_find(url, &wrong_method, method, &allow);
 	x->early = true;

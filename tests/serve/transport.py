@@ -103,6 +103,23 @@ def _(server):
     expect(server, f"POST {PATH} HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n".encode() + chunked(BODY, [BODY]), 400, close=True)
 
 
+@case("folded header lines: 400 and close, wherever they stand")
+def _(server):
+    hidden = b"GET /version HTTP/1.1\r\nHost: x\r\n\r\n"
+    n = len(hidden)
+    for line in (f"Content-Length:\r\n {n}", f"Content-Length: \r\n\t{n}", f"Content-Length: {n // 10}\r\n {n % 10}", f"Content-Length: {n}\r\n ",
+                 "Transfer-Encoding:\r\n chunked", "Transfer-Encoding: chunked\r\n ", f"Content-Length:\n {n}", "X-Request-Id: a\r\n b", "X:\r\n y"):
+        for lines in (line, f"Host: x\r\n{line}", f"Host: x\r\n{line}\r\nX: y", f"{line}\r\nHost: x"):
+            expect(server, f"POST /tokenize HTTP/1.1\r\n{lines}\r\n\r\n".encode() + hidden, 400, close=True)
+    expect(server, b"GET /version HTTP/1.1\r\n Host: x\r\nHost: x\r\n\r\n", 400, close=True)
+    for pad in range(16250, 16400):  # where the library's buffer ends, the name is made longer in place
+        expect(server, f"POST /tokenize HTTP/1.1\r\nHost: x\r\nX: {'a' * pad}\r\nContent-Length: 3\r\n 6\r\n\r\n".encode() + hidden, 400, close=True)
+        expect(server, f"GET /version HTTP/1.1\r\nHost: x\r\nX: {'a' * pad}\r\nX: y\r\n\r\n".encode(), 200, close=False if pad % 50 == 0 else None)
+    for plain in (b"\r\n\r\nGET /version HTTP/1.1\r\nHost: x\r\n\r\n", b"GET /version HTTP/1.1\nHost:x\nX:\nY: \t z \n\n", b"GET /version?a=%20b&c HTTP/1.1\r\nHost: x\r\nCookie: a=b; c=d\r\n\r\n",
+                  b"GET /version HTTP/1.0\r\n\r\n"):
+        expect(server, plain, 200)
+
+
 def rss(server):
     return server.metric("process_resident_memory_bytes")
 
