@@ -168,6 +168,15 @@ def _(server):
     text = server.complete(max_tokens=10).text
     choice = server.complete(max_tokens=10, min_tokens=10, stop=[text[:2]]).json["choices"][0]
     assert choice["text"] == text and choice["finish_reason"] == "length"
+    events = server.stream_complete(max_tokens=10)
+    pieces = [e["choices"][0]["text"] for e in events]
+    for n in range(10):  # a stop string that begins in the first n tokens and ends behind them
+        before, behind = "".join(pieces[:n]), "".join(pieces[n:])
+        for stop in (before[-1:] + behind[:1], before[-3:] + behind[:2]):
+            want = text.find(stop, max(0, len(before) - len(stop) + 1))
+            choice = server.complete(max_tokens=10, min_tokens=n, stop=[stop]).json["choices"][0]
+            assert choice["text"] == text[:want] and choice["finish_reason"] == "stop", (n, stop, choice)
+            assert texts(server.stream_complete(max_tokens=10, min_tokens=n, stop=[stop]))[0] == text[:want]
 
 
 @case("B045 ignore_eos ignores every end-of-text id")
