@@ -108,6 +108,13 @@ static size_t find_last(const struct template_output *rendered, const char *text
 	return 0;
 }
 
+/* White space behind the message's text, where the template has not trimmed it. */
+static size_t kept_space(const struct template_output *rendered, size_t end, const struct buf *last, size_t n)
+{
+	size_t space = last->size - n;
+	return space <= rendered->text.size - end && !memcmp(rendered->text.data + end, last->data + n, space) ? space : 0;
+}
+
 /* continue_final_message: the text ends where the last message ends, so that the model goes on with it. */
 static enum status cut_behind_last(struct template_output *rendered, const json_t *messages, struct refusal *r)
 {
@@ -120,7 +127,7 @@ static enum status cut_behind_last(struct template_output *rendered, const json_
 	if (st == STATUS_OK && n == start) st = refuse(r, 400, "continue_final_message", "the last message has no text to continue");
 	size_t end = st == STATUS_OK ? find_last(rendered, last.data + start, n - start) : 0;
 	if (st == STATUS_OK && !end) st = refuse(r, 400, "continue_final_message", "the chat template does not write the last message as it is; it cannot be continued");
-	if (st == STATUS_OK) rendered->text.size = end;
+	if (st == STATUS_OK) rendered->text.size = end + kept_space(rendered, end, &last, n);
 	buf_fini(&last);
 	return st;
 }

@@ -1,25 +1,15 @@
 """What answers say: forms, streams, stop strings, log-probabilities, seeds, ends (B039 to B061, sections 1.3 to 1.7 of the API)."""
-import atexit
 import json
 import os
 import re
 import shutil
 import subprocess
-import tempfile
 
-from harness import case, texts, CHAT, MODEL, ROOT, TANDEM
+from harness import case, model_copy, texts, CHAT, ROOT, TANDEM
 
 SERVER = ("--max-running", 8, "--kv-tokens", 4096)
 COMPLETE, CHATS = "/v1/completions", "/v1/chat/completions"
 PROMPT = "Once upon a time"
-
-
-def model_copy():
-    folder = tempfile.mkdtemp(prefix="tandem-tokenizer.")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    for name in os.listdir(MODEL):
-        shutil.copy(os.path.join(MODEL, name), folder)
-    return folder
 
 
 def word_marks():

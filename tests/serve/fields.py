@@ -1,12 +1,31 @@
 """Request bodies: what is refused, with which status and which field; what is accepted though other servers stumbled (B017 to B045)."""
 import json
 import math
+import os
 
-from harness import case, CHAT, GREEDY
+from harness import case, model_copy, CHAT, GREEDY
 
 SERVER = ("--max-running", 8, "--kv-tokens", 4096)
 COMPLETE, CHATS = "/v1/completions", "/v1/chat/completions"
 ENDPOINTS = ((COMPLETE, {"prompt": "Once", "max_tokens": 2, "temperature": 0}), (CHATS, {"messages": CHAT, "max_tokens": 2, "temperature": 0}))
+
+
+def other_template():
+    """The model with a chat template that trims the messages and takes an assistant's null for what it is."""
+    folder = model_copy()
+    with open(os.path.join(folder, "chat_template.jinja"), "w") as file:
+        file.write("{% for m in messages %}<|im_start|>{{ m.role }}\n{% if m.content is none %}(none){% else %}{{ m.content | trim }}{% endif %}<|im_end|>\n"
+                   "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}")
+    return folder
+
+
+def rendered(server, messages, **fields):
+    ids = server.post("/tokenize", {"messages": messages, **fields}).json["tokens"]
+    return server.post("/detokenize", {"tokens": ids}).json["prompt"]
+
+
+def continued(server, text):
+    return rendered(server, CHAT + [{"role": "assistant", "content": text}], continue_final_message=True)
 
 
 def refused(server, path, body, status=400, param=None, type_=None, contains=()):
@@ -328,6 +347,18 @@ def _(server):
     assert server.post("/detokenize", {"tokens": ids}).json["prompt"].endswith("Once upon a")
     answer = server.chat(messages, continue_final_message=True, return_token_ids=True)
     assert answer.status == 200 and answer.json["choices"][0]["prompt_token_ids"] == ids
+
+
+@case("a conversation is continued behind the white space that its last message ends with")
+def _(server):
+    for text in ("Once upon a ", "The answer is:\n\n", "  a \t\n", "Once upon a"):
+        assert continued(server, text).endswith("<|im_start|>assistant\n" + text), text
+
+
+@case("a conversation is continued where a template cuts its last message", server=SERVER, start={"model": other_template()})
+def _(server):
+    for text in ("Once upon a ", "The answer is:\n\n", "  a \t\n", "Once upon a"):
+        assert continued(server, text).endswith("<|im_start|>assistant\n" + text.strip()), text
 
 
 @case("a conversation is continued behind a message whose text stands in the template too")
