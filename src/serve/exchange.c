@@ -189,6 +189,16 @@ static void common_headers(const struct exchange *x, struct MHD_Response *respon
 	}
 }
 
+/* A page may send the fields that its request has: what counts is the key. `asked`: their names, as the browser lists them. */
+static const char *allowed_headers(const char *asked)
+{
+	static const char usual[] = "Authorization, Content-Type, X-Request-Id";
+	if (!asked || !*asked) return usual;
+	for (const char *c = asked; *c; c++)
+		if (!token_char((unsigned char)*c) && !strchr(", \t", *c)) return usual;
+	return asked;
+}
+
 static void reply_headers(const struct exchange *x, struct MHD_Response *response)
 {
 	const struct reply *reply = &x->reply;
@@ -208,7 +218,9 @@ static void reply_headers(const struct exchange *x, struct MHD_Response *respons
 	if (reply->allow && (reply->status == 405 || !strcmp(x->method, "OPTIONS"))) add_header(response, "Allow", reply->allow);
 	if (x->server->options.cors_origin && !strcmp(x->method, "OPTIONS")) {
 		add_header(response, "Access-Control-Allow-Methods", reply->allow ? reply->allow : "GET");
-		add_header(response, "Access-Control-Allow-Headers", "Authorization, Content-Type, X-Request-Id");
+		add_header(response, "Access-Control-Allow-Headers",
+		           allowed_headers(MHD_lookup_connection_value(x->mhd, MHD_HEADER_KIND, "Access-Control-Request-Headers")));
+		add_header(response, "Vary", "Access-Control-Request-Headers");
 		add_header(response, "Access-Control-Max-Age", "600");
 	}
 	if (reply->close || x->server->state != SERVER_READY) add_header(response, "Connection", "close");

@@ -313,3 +313,11 @@ def _(server):
     for answer in (server.request("OPTIONS", PATH), server.get("/version"), server.post(PATH, {})):
         assert answer.headers["access-control-allow-origin"] == "https://example.org", answer.headers
     assert "Authorization" in server.request("OPTIONS", PATH).headers["access-control-allow-headers"]
+    asked = "authorization,content-type,x-stainless-arch,x-stainless-retry-count"
+    answer = server.request("OPTIONS", PATH, headers={"Origin": "https://example.org", "Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": asked})
+    assert answer.status == 204 and answer.headers["access-control-allow-headers"] == asked, answer.headers
+    assert answer.headers["vary"] == "Access-Control-Request-Headers" and "POST" in answer.headers["access-control-allow-methods"], answer.headers
+    for bad in ("x: y", "a\"b", "x\xe4"):
+        assert "Authorization" in server.request("OPTIONS", PATH, headers={"Access-Control-Request-Headers": bad}).headers["access-control-allow-headers"]
+    data = head("POST", PATH, None, {**JSON, "Transfer-Encoding": "chunked"}) + chunked(b"", [b"x" * 65536] * 40)
+    assert expect(server, data, 413, close=True).headers["access-control-allow-origin"] == "https://example.org"
