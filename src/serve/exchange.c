@@ -62,6 +62,20 @@ static enum MHD_Result look_at(void *context, enum MHD_ValueKind kind, const cha
 	return MHD_YES;
 }
 
+/* Of a field's value: libmicrohttpd leaves the white space behind it there. */
+static size_t value_bytes(const char *value)
+{
+	size_t n = strlen(value);
+	while (n && (value[n - 1] == ' ' || value[n - 1] == '\t')) n--;
+	return n;
+}
+
+static bool value_is(const char *value, const char *word)
+{
+	size_t n = strlen(word);
+	return value_bytes(value) == n && !strncasecmp(value, word, n);
+}
+
 static enum status check_framing(const struct head *h, const char *version, struct refusal *r)
 {
 	bool old = !strcmp(version, "HTTP/1.0");
@@ -70,17 +84,17 @@ static enum status check_framing(const struct head *h, const char *version, stru
 	if (h->twice) return refuse(r, 400, NULL, "the header field %s is given twice", h->twice);
 	if (h->transfer_encoding && (h->content_length || old))
 		return refuse(r, 400, NULL, "Transfer-Encoding beside %s", old ? "HTTP/1.0" : "Content-Length");
-	if (h->transfer_encoding && strcasecmp(h->transfer_encoding, "chunked") != 0)
+	if (h->transfer_encoding && strcasecmp(h->transfer_encoding, "chunked") != 0) /* with a blank behind it the library knows no frame */
 		return refuse(r, 501, NULL, "the transfer encoding is not supported; use chunked or Content-Length");
 	if (!h->host && !old) return refuse(r, 400, NULL, "the header field Host is missing");
-	if (h->expect && strcasecmp(h->expect, "100-continue") != 0) return refuse(r, 417, NULL, "the expectation is not one that this server meets");
+	if (h->expect && !value_is(h->expect, "100-continue")) return refuse(r, 417, NULL, "the expectation is not one that this server meets");
 	return STATUS_OK;
 }
 
 /* In the time that the longer of the two takes, wherever they differ. */
 static bool same_secret(const char *given, const char *secret)
 {
-	size_t n = strlen(given), m = strlen(secret);
+	size_t n = value_bytes(given), m = strlen(secret);
 	unsigned different = (unsigned)(n ^ m) | (unsigned)((n ^ m) >> 32);
 	for (size_t i = 0; i < (n > m ? n : m); i++) different |= (unsigned)((unsigned char)given[n ? i % n : 0] ^ (unsigned char)secret[m ? i % m : 0]);
 	return different == 0;
@@ -117,11 +131,12 @@ static const char *static_method(const char *method)
 
 static void keep_request_id(struct exchange *x, const char *id)
 {
-	size_t n = id ? strlen(id) : 0;
+	size_t n = id ? value_bytes(id) : 0;
 	if (!n || n >= sizeof x->request_id) return;
 	for (size_t i = 0; i < n; i++)
 		if (id[i] < 0x20 || id[i] == 0x7f) return;
-	memcpy(x->request_id, id, n + 1);
+	memcpy(x->request_id, id, n);
+	x->request_id[n] = 0;
 }
 
 /* Everything that can be said before the body. `early`: say it now and close, because where the body ends is not certain, or it is

@@ -215,6 +215,20 @@ def _(server):
     assert "x-request-id" not in server.post(PATH, GREEDY, headers={"X-Request-Id": "a" * 500}).headers
 
 
+@case("white space behind a field's value is no part of it", server=[*SERVER, "--api-key", "secret key"])
+def _(server):
+    n = len(BODY)
+    for space in ("", " ", "\t \t"):
+        fields = {**JSON, "Authorization": f"Bearer secret key{space}", "X-Request-Id": f"a b{space}"}
+        answer = expect(server, head("POST", PATH, n, fields) + BODY, 200)
+        assert answer.headers["x-request-id"] == "a b", answer.headers
+        sock = server.raw(head("POST", PATH, n, {**fields, "Expect": f"100-Continue{space}"}) + BODY)
+        assert read_answer(sock).status in (100, 200)
+        sock.close()
+    expect(server, head("POST", PATH, n, {**JSON, "Authorization": "Bearer secret"}) + BODY, 401)
+    expect(server, head("POST", PATH, None, {**fields, "Transfer-Encoding": "chunked "}) + chunked(BODY, [BODY]), 501, close=True)
+
+
 @case("a head that dribbles in is cut off after 10 s, a body that stops gets 408", server=[*SERVER])
 def _(server):
     start = time.time()
