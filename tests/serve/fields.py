@@ -340,6 +340,28 @@ def _(server):
     assert server.post("/detokenize", {"tokens": typed}).json["prompt"].count("<|im_end|>") == plain.count(end[0]) + 1
 
 
+def silent(message):
+    return CHAT + [{"role": "assistant", **message}, {"role": "user", "content": "Go on"}]
+
+
+CALLS = {"tool_calls": [{"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}}]}
+
+
+@case("an assistant's content that is null or missing is \"\" to a template that joins it")
+def _(server):
+    want = rendered(server, silent({"content": ""}))
+    for message in ({}, {"content": None}, {"content": None, **CALLS}):
+        assert rendered(server, silent(message)) == want, message
+        assert server.chat(silent(message)).status == 200
+    refused(server, CHATS, {"messages": [{"role": "user", "content": None}]}, param="messages")
+
+
+@case("an assistant's content that is null is null to a template that asks", server=SERVER, start={"model": other_template()})
+def _(server):
+    assert "assistant\n(none)<" in rendered(server, silent({"content": None, **CALLS}))
+    assert "assistant\n<" in rendered(server, silent({"content": ""}))
+
+
 @case("a conversation is continued where its last message ends")
 def _(server):
     messages = CHAT + [{"role": "assistant", "content": "Once upon a"}]
