@@ -411,6 +411,30 @@ static void test_asking_for_ids_and_texts(void **state)
 	tokenizer_destroy(&t);
 }
 
+/* White space that the token before has swallowed is no token that swallows white space before it. As the reference has it. */
+static void test_swallowed_space_is_no_token(void **state)
+{
+	(void)state;
+	static const char format[] = "{\"added_tokens\":[{\"id\":3,\"content\":\"cat\",\"rstrip\":true,\"special\":true},"
+	                             "{\"id\":4,\"content\":\"%s\",\"lstrip\":%s,\"rstrip\":%s,\"special\":true}],"
+	                             "\"model\":{\"unk_token\":\"?\",\"vocab\":{\"?\":0,\"x\":1,\"y\":2},\"merges\":[]}}";
+	static const struct {
+		const char *content, *left, *right, *text, *want;
+	} cases[] = {
+		{"\\n", "true", "true", "cat\n\nx", "cat|x"},  {"\\n", "true", "true", "cat \n x\n y", "cat|x|\n|y"}, {"\\n", "true", "true", "cat\n", "cat"},
+		{" ", "true", "false", "cat x", "cat|x"},      {" ", "false", "false", "cat  x", "cat| | |x"},
+	};
+	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+		char json[500];
+		struct tokenizer *t;
+		struct error err = {0};
+		int n = snprintf(json, sizeof json, format, cases[i].content, cases[i].left, cases[i].right);
+		if (tokenizer_parse(&t, json, (size_t)n, "test", NULL, &err) != STATUS_OK) fail_msg("%s", err.text);
+		assert_encodes(t, cases[i].text, cases[i].want);
+		tokenizer_destroy(&t);
+	}
+}
+
 /* Invalid bytes count as U+FFFD, one for each maximal subpart. */
 static void test_invalid_utf8_is_replaced(void **state)
 {
@@ -727,6 +751,7 @@ int main(void)
 		cmocka_unit_test(test_a_normalizer_keeps_apart_whose_text_is),
 		cmocka_unit_test(test_bytes_of_a_token_alone),
 		cmocka_unit_test(test_word_marks_of_llama2),
+		cmocka_unit_test(test_swallowed_space_is_no_token),
 		cmocka_unit_test(test_an_answer_follows_its_prompt),
 		cmocka_unit_test(test_special_text_of_a_user_stays_text),
 		cmocka_unit_test(test_asking_for_ids_and_texts),
