@@ -139,6 +139,14 @@ static void keep_request_id(struct exchange *x, const char *id)
 	x->request_id[n] = 0;
 }
 
+/* The path of a target that begins with scheme and authority, as proxies are asked (RFC 9112, 3.2.2). */
+static const char *path_of(const char *url)
+{
+	if (strncasecmp(url, "http://", 7) != 0 && strncasecmp(url, "https://", 8) != 0) return url;
+	const char *path = strchr(strchr(url, ':') + 3, '/');
+	return path ? path : "/";
+}
+
 /* Everything that can be said before the body. `early`: say it now and close, because where the body ends is not certain, or it is
  * not worth reading; else a short body is read and forgotten, so that the connection can be used again. */
 static enum status judge_head(struct exchange *x, const char *url, const char *method, const char *version, struct refusal *r)
@@ -149,7 +157,7 @@ static enum status judge_head(struct exchange *x, const char *url, const char *m
 	MHD_get_connection_values(x->mhd, MHD_HEADER_KIND, look_at, &h);
 	h.folded |= (uintptr_t)method + x->head_bytes - (uintptr_t)h.end > 4; /* two ends of line */
 	x->method = static_method(method);
-	x->route = routes_find(url, &wrong_method, method, &allow);
+	x->route = routes_find(path_of(url), &wrong_method, method, &allow);
 	x->early = true;
 	x->chunked = h.transfer_encoding;
 	keep_request_id(x, h.request_id);

@@ -172,6 +172,13 @@ def _(server):
     answer = server.request("OPTIONS", PATH)
     assert answer.status == 204 and "POST" in answer.headers["allow"] and "access-control-allow-origin" not in answer.headers
     assert server.get("/health?verbose=1").status == 200
+    for url, status in (("http://x/health", 200), ("HTTP://x:80/health?a=http://y/", 200), ("https://x", 200), ("http://x?a", 200), ("http://x/nope", 404), ("ftp://x/health", 404),
+                        ("http://", 200), ("/http://x/health", 404)):
+        expect(server, head("GET", url, None, {}), status)
+    expect(server, head("POST", "http://127.0.0.1" + PATH, len(BODY), JSON) + BODY, 200)
+    answer = server.request("OPTIONS", "*")
+    assert answer.status == 204 and "POST" in answer.headers["allow"], answer.headers
+    assert "OPTIONS" in expect(server, head("GET", "*", None, {}), 405).headers["allow"]
 
 
 @case("keep-alive: errors and answers on one connection; pipelined requests in order")
