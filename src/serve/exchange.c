@@ -37,7 +37,7 @@ static void note(const char **slot, const char *name, const char *value, bool ne
 }
 
 /* libmicrohttpd leaves the lines where they came in, one behind the other, with a NUL where their end was. Between them is a folded line, or the name
- * that it was put to lies elsewhere. */
+ * that it was put to lies elsewhere; or a value has a NUL of its own. */
 static bool next_line(const char *end, const char *line)
 {
 	uintptr_t gap = (uintptr_t)line - (uintptr_t)end;
@@ -79,7 +79,7 @@ static bool value_is(const char *value, const char *word)
 static enum status check_framing(const struct head *h, const char *version, struct refusal *r)
 {
 	bool old = !strcmp(version, "HTTP/1.0");
-	if (h->folded) return refuse(r, 400, NULL, "a header field is folded over several lines");
+	if (h->folded) return refuse(r, 400, NULL, "a header field is folded over several lines, or holds a NUL");
 	if (h->bad_name) return refuse(r, 400, NULL, "the name of a header field holds a character that no name may hold");
 	if (h->twice) return refuse(r, 400, NULL, "the header field %s is given twice", h->twice);
 	if (h->transfer_encoding && (h->content_length || old))
@@ -163,6 +163,7 @@ static enum status judge_head(struct exchange *x, const char *url, const char *m
 	keep_request_id(x, h.request_id);
 	if (x->url_bytes > SERVER_URL_BYTES) return refuse(r, 414, NULL, "the URL is longer than %d bytes", SERVER_URL_BYTES);
 	TRY(check_framing(&h, version, r));
+	if (x->url_cut) return refuse(r, 400, NULL, "the path holds a NUL");
 	x->early = h.expect || h.transfer_encoding || (h.content_length && (strlen(h.content_length) > 9 || atol(h.content_length) > DISCARD_BYTES));
 	TRY(check_key(x, &h, r));
 	if (!x->route) return refuse(r, 404, NULL, "this path does not exist");
@@ -347,6 +348,8 @@ void *exchange_begin(void *server, const char *uri, struct MHD_Connection *mhd)
 	x->connection->clean = false;
 	x->arrival_ns = clock_ns();
 	x->url_bytes = strlen(uri);
+	const char *nul = strstr(uri, "%00");
+	x->url_cut = nul && nul < uri + strcspn(uri, "?");
 	x->next = s->exchanges;
 	if (x->next) x->next->previous = x;
 	s->exchanges = x;
