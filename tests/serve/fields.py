@@ -196,7 +196,7 @@ def _(server):
                    "min_tokens": [0, 2], "stop": ["", None][1:] + ["x", ["x"] * 64, []], "max_tokens": [1, 2.0], "stop_token_ids": [[], [5, 6]]}
     bad_values = {"top_p": [1.0000001, -0.1, 2], "temperature": [-0.1, 2.1, 1e300], "min_p": [-0.1, 1.1], "presence_penalty": [-2.1, 2.1], "frequency_penalty": [-2.1, 2.1],
                   "repetition_penalty": [0, -1, 1e-300, 1e300], "n": [0, -1, 129, 4294967297], "top_k": [-2, 2147483648], "min_tokens": [-1, 3], "stop": ["", ["x", ""], ["x"] * 65, "x" * 5000],
-                  "max_tokens": [-1], "stop_token_ids": [[-1], [1 << 40], [1] * 49], "truncate_prompt_tokens": [0, -1], "prompt_logprobs": [-1, 21]}
+                  "max_tokens": [-1], "stop_token_ids": [[-1], [1 << 40], [1] * 49], "truncate_prompt_tokens": [0, -2], "prompt_logprobs": [-1, 21]}
     for path, good in ENDPOINTS:
         for name, values in good_values.items():
             for value in values:
@@ -295,6 +295,16 @@ def _(server):
         refused(server, path, {**good, "max_tokens": 1000000, "min_tokens": 999999}, param="min_tokens")
     answer = server.post(COMPLETE, {"prompt": long_ids + [301] * 500, "truncate_prompt_tokens": 5, "max_tokens": 1})
     assert answer.json["usage"]["prompt_tokens"] == 5
+    fits = {"prompt": [300] * (2 * context), "truncate_prompt_tokens": -1, "ignore_eos": True}
+    for fields, answers in (({"max_tokens": 7}, 7), ({"max_tokens": 0, "echo": True}, 0), ({"max_tokens": 10 * context}, 1)):
+        usage = server.post(COMPLETE, {**fits, **fields}).json["usage"]
+        assert usage["prompt_tokens"] == context - answers and usage["completion_tokens"] == answers, (fields, usage)
+    usage = server.post(CHATS, {"messages": words, "truncate_prompt_tokens": -1, "min_tokens": 3, "ignore_eos": True}).json["usage"]
+    assert usage["prompt_tokens"] == context - 3 and usage["completion_tokens"] == 3, usage
+    assert server.post(COMPLETE, {**fits, "prompt": [300] * 5}).json["usage"]["prompt_tokens"] == 5
+    for least in (context - 1, context, context + 1):
+        answer = server.post(COMPLETE, {**fits, "max_tokens": 2 * context, "min_tokens": least})
+        assert answer.status == (200 if least < context else 400), answer.body
 
 
 @case("a prompt at the end of a KV cache that is smaller than the context", server=["--max-running", 2, "--kv-tokens", 256])
@@ -304,6 +314,7 @@ def _(server):
     for fields in ({"max_tokens": 0, "echo": True, "logprobs": 1}, {"max_tokens": 0, "echo": True}, {"max_tokens": 1}, {"max_tokens": 1, "prompt_logprobs": 0}):
         answer = server.complete([300] * size, **fields)
         assert answer.status == 200 and answer.json["usage"]["completion_tokens"] == fields["max_tokens"], (fields, answer.body)
+        assert server.complete([300] * (size + 9), truncate_prompt_tokens=-1, **fields).json["usage"]["prompt_tokens"] == size
         refused(server, COMPLETE, {"prompt": [300] * (size + 1), **fields}, type_="context_length_exceeded", param="prompt", contains=(str(size), str(size + 1)))
 
 
