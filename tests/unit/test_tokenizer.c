@@ -13,6 +13,7 @@
 #include <time.h>
 #include <cmocka.h>
 
+#include "base/rng.h"
 #include "text/tokenizer.h"
 #include "text/utf8.h"
 
@@ -411,6 +412,36 @@ static void test_asking_for_ids_and_texts(void **state)
 	tokenizer_destroy(&t);
 }
 
+/* Behind any prompt: what decoding all has beyond what decoding the prompt has. Some tokens in pairs that are one character in bytes. */
+static void test_answers_follow_prompts_at_random(void **state)
+{
+	(void)state;
+	static const char *const names[] = {"gpt2", "llama2", "mistral", "metaspace", "added"};
+	int compared = 0;
+	for (uint64_t seed = 0; seed < 2000; seed++) {
+		struct tokenizer *t = open_named(names[seed % 5]);
+		int32_t list[40], c3 = seed % 5 == 3 ? -1 : tokenizer_id(t, "<0xC3>"), bytes = c3 < 0 ? 0 : 256;
+		size_t count = 2 + rng_u64(seed, 1, 0) % 38, cut = 1 + rng_u64(seed, 1, 1) % (count - 1), same = 0;
+		for (size_t i = 0; i < count; i++) {
+			bool pair = bytes && rng_u64(seed, 3, i) % 2;
+			list[i] = pair ? c3 : bytes + (int32_t)(rng_u64(seed, 2, i) % (uint64_t)(tokenizer_vocab_size(t) - bytes));
+			if (pair && i + 1 < count) list[++i] = tokenizer_id(t, "<0xA9>");
+		}
+		size_t closed = bytes && list[cut - 1] == c3 ? cut - 1 : cut; /* what begins a character comes with the answer */
+		struct buf all = decode(t, &(struct token_list){.ids = list, .count = count}, true), prompt = decode(t, &(struct token_list){.ids = list, .count = closed}, true);
+		while (same < prompt.size && same < all.size && prompt.data[same] == all.data[same]) same++;
+		while (same > 0 && same < all.size && ((unsigned char)all.data[same] & 0xC0) == 0x80) same--;
+		if (all.size && !memmem(all.data, all.size, "\xEF\xBF\xBD", 3)) {
+			assert_follows(t, list, cut, count, all.data + same);
+			compared++;
+		}
+		buf_fini(&all);
+		buf_fini(&prompt);
+		tokenizer_destroy(&t);
+	}
+	assert_true(compared > 500);
+}
+
 /* White space that the token before has swallowed is no token that swallows white space before it. As the reference has it. */
 static void test_swallowed_space_is_no_token(void **state)
 {
@@ -751,6 +782,7 @@ int main(void)
 		cmocka_unit_test(test_a_normalizer_keeps_apart_whose_text_is),
 		cmocka_unit_test(test_bytes_of_a_token_alone),
 		cmocka_unit_test(test_word_marks_of_llama2),
+		cmocka_unit_test(test_answers_follow_prompts_at_random),
 		cmocka_unit_test(test_swallowed_space_is_no_token),
 		cmocka_unit_test(test_an_answer_follows_its_prompt),
 		cmocka_unit_test(test_special_text_of_a_user_stays_text),
