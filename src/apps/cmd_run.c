@@ -249,6 +249,7 @@ static enum status run_all(struct run *run, struct error *err)
 	TRY(session_open(&run->session, run->settings, &(struct session_needs){0}, err));
 	run->sampling = choose_sampling(run->settings, &run->session.info);
 	if (run->tokenizer) TRY(detokenizer_create(&run->detokenizer, run->tokenizer, true, err));
+	if (run->detokenizer) TRY(detokenizer_follow(run->detokenizer, run->prompt.ids, run->prompt.count, err));
 	enum status st = generate(run, err);
 	if ((st != STATUS_OK && st != STATUS_CANCELLED) || output_finish()) return st;
 	if (run->settings->json) TRY(print_json(run, err));

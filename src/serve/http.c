@@ -106,11 +106,12 @@ static int fd_of(struct MHD_Connection *mhd)
 void http_refuse_raw(struct server *s, int fd, const struct refusal *why)
 {
 	struct out body = {0}, out = {0};
-	(void)s;
+	const char *origin = s->options.cors_origin;
 	refusal_write(why, &body);
 	out_printf(&out, "HTTP/1.1 %d %s\r\nContent-Type: application/json\r\nContent-Length: %zu\r\nConnection: close\r\n", why->status,
 	           MHD_get_reason_phrase_for((unsigned)why->status), body.buf.size);
 	if (why->retry_after) out_printf(&out, "Retry-After: %d\r\n", why->retry_after);
+	if (origin) out_printf(&out, "Access-Control-Allow-Origin: %s\r\nVary: Origin\r\n", origin);
 	out_puts(&out, "\r\n");
 	out_bytes(&out, body.buf.data, body.buf.size);
 	/* Nothing was sent on this connection yet, so that a few hundred bytes fit; if not, the client has no use for them. */

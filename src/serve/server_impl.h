@@ -84,6 +84,7 @@ struct exchange {
 	const struct route *route;  /* NULL: unknown path */
 	const char *method;         /* static */
 	size_t url_bytes, head_bytes;
+	bool url_cut;   /* a NUL ends the path that the library tells */
 	bool seen;      /* the head was judged */
 	bool dispatched; /* the route has it */
 	bool suspended, streaming, early, chunked;

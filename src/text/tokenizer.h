@@ -105,6 +105,9 @@ enum status detokenizer_create(struct detokenizer **out, const struct tokenizer 
 /* What it decodes for; borrowed. */
 const struct tokenizer *detokenizer_of(const struct detokenizer *detokenizer);
 void detokenizer_destroy(struct detokenizer **detokenizer);
+/* To a new one: what is pushed goes on from ids[0..n), whose text, all of it, is known already. So the first word keeps the space in front of it, and a
+ * code point that begins in them comes whole as soon as it is complete. Decodes no more of them than that takes. After a failure: destroy. */
+enum status detokenizer_follow(struct detokenizer *detokenizer, const int32_t *ids, size_t n, struct error *err) NODISCARD;
 /* Appends to `piece` what became certain with this id (maybe nothing). O(1) amortised in the length of the stream. */
 enum status detokenizer_push(struct detokenizer *detokenizer, int32_t id, struct buf *piece, struct error *err) NODISCARD;
 /* Appends the bytes that this id stands for by itself, without regard to what was pushed: maybe part of a code point. */
