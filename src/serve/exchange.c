@@ -21,7 +21,7 @@
 struct head {
 	const char *content_length, *transfer_encoding, *host, *authorization, *expect, *request_id;
 	const char *twice; /* a field that came twice with different values, or twice where that is never right */
-	const char *end; /* of what was looked at last */
+	const char *end; /* of what was looked at last; NULL: lines do not lie where they came in */
 	bool bad_name, folded;
 };
 
@@ -36,8 +36,13 @@ static void note(const char **slot, const char *name, const char *value, bool ne
 	if (!*slot) *slot = value;
 }
 
-/* libmicrohttpd leaves the lines where they came in, one behind the other, with a NUL where their end was. Between them is a folded line, or the name
- * that it was put to lies elsewhere; or a value has a NUL of its own. */
+/* libmicrohttpd 0.9 leaves the lines where they came in, one behind the other, with a NUL where their end was. Between them is a folded line, or the name
+ * that it was put to lies elsewhere; or a value has a NUL of its own. Later versions unfold a line as RFC 9112 has it, and trim values. */
+static bool lines_lie_still(void)
+{
+	return !strncmp(MHD_get_version(), "0.9.", 4);
+}
+
 static bool next_line(const char *end, const char *line)
 {
 	uintptr_t gap = (uintptr_t)line - (uintptr_t)end;
@@ -49,8 +54,8 @@ static enum MHD_Result look_at(void *context, enum MHD_ValueKind kind, const cha
 	struct head *h = context;
 	(void)kind;
 	if (!value) value = "";
-	h->folded |= !next_line(h->end, name);
-	h->end = value + strlen(value);
+	h->folded |= h->end && !next_line(h->end, name);
+	if (h->end) h->end = value + strlen(value);
 	if (!*name) h->bad_name = true;
 	for (const char *c = name; *c; c++) h->bad_name |= !token_char((unsigned char)*c);
 	if (!strcasecmp(name, "content-length")) note(&h->content_length, "Content-Length", value, true, h);
@@ -151,11 +156,11 @@ static const char *path_of(const char *url)
  * not worth reading; else a short body is read and forgotten, so that the connection can be used again. */
 static enum status judge_head(struct exchange *x, const char *url, const char *method, const char *version, struct refusal *r)
 {
-	struct head h = {.end = version + strlen(version)};
+	struct head h = {.end = lines_lie_still() ? version + strlen(version) : NULL};
 	bool wrong_method;
 	const char *allow = NULL;
 	MHD_get_connection_values(x->mhd, MHD_HEADER_KIND, look_at, &h);
-	h.folded |= (uintptr_t)method + x->head_bytes - (uintptr_t)h.end > 4; /* two ends of line */
+	h.folded |= h.end && (uintptr_t)method + x->head_bytes - (uintptr_t)h.end > 4; /* two ends of line */
 	x->method = static_method(method);
 	x->route = routes_find(path_of(url), &wrong_method, method, &allow);
 	x->early = true;
