@@ -58,7 +58,7 @@ for suite in "$@"; do
 	unit) units build/tests/unit unit 300 ;;
 	sim) count "sim (scheduler, KV)" 120 build/tests/sim/sim ;;
 	check) count "check (ops, all isas)" 900 build/tests/check/check ;;
-	mutation) count "mutation" 900 bash tests/mutation.sh ;;
+	mutation) count "mutation" 3600 bash tests/mutation.sh ;;
 	e2e) for s in tests/e2e/*.sh; do count "e2e $(basename "$s" .sh)" 1500 bash "$s"; done ;;
 	fuzz) fuzzers build/tests/fuzz fuzz "${FUZZ_SECONDS:-5}" ;;
 	model-check) count "model-check (spin)" 900 bash tests/promela/run.sh ;;
