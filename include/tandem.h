@@ -149,6 +149,10 @@ struct tandem_sampling {
 	int logprobs; /* how many alternatives to report, 0..TANDEM_MAX_LOGPROBS */
 };
 #define TANDEM_MAX_LOGPROBS 20
+/* A temperature below this is as 0, greedy: so near 0 that only the likeliest token could come. */
+#define TANDEM_GREEDY_BELOW 1e-5
+/* For a user whose top_p of 0 means "the likeliest token alone", since 0 is "off" above: the least top_p that is not off. */
+#define TANDEM_TOP_P_LEAST 1e-300
 
 struct tandem_request {
 	const int32_t *prompt; /* copied */

@@ -14,16 +14,17 @@ trap 'rm -rf "$work"' EXIT
 passed=0 failed=0
 
 # folder: the folders it may include. Above = base text model device comm engine prescreen serve apps, in this order, less what a folder
-# must not know: client nothing but base, text no models or devices, device no model or text, comm no model or text, engine no text, serve no tensors.
+# must not know: client nothing but base, text no models or devices, model, device, comm, engine and prescreen no text, device and comm no model, prescreen no
+# groups, serve the engine by tandem.h alone.
 allowed='
 base: base
 text: base text
-model: base text model
+model: base model
 device: base device
 comm: base device comm
 engine: base model device comm engine tandem.h
-prescreen: base text model device comm engine prescreen tandem.h
-serve: base text model engine prescreen serve tandem.h
+prescreen: base model device engine prescreen tandem.h
+serve: base text serve tandem.h
 client: base client
 apps: base text model device comm engine prescreen serve client apps tandem.h'
 
@@ -151,6 +152,7 @@ planted includes src/comm/a.c 1 '#include "model/plan.h"\n#include "device/devic
 planted includes src/model/a.c 1 '#include "tandem.h"\n'
 planted includes src/serve/a.c 1 '#include "apps/options.h"\n'
 planted includes src/serve/b.c 1 '#include "device/tensor.h"\n'
+planted includes src/serve/c.c 1 '#include "engine/rank.h"\n'
 planted includes src/base/b.c 1 '#include "base/../comm/group.h"\n'
 planted includes src/base/c.c 1 '#include "ok.h"\n'
 planted includes src/extra/a.c 1 'int a;\n'

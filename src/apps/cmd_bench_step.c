@@ -208,10 +208,7 @@ static enum status throughput_json(const struct bench *b, struct error *err)
 	                           "mixed_us", bench_steps_json(&b->mixed, ranks), "decode_steps", b->decode.steps,
 	                           "decode_ms", bench_steps_mean(&b->decode), "decode_most_ms", b->decode.most_ms,
 	                           "decode_us", bench_steps_json(&b->decode, ranks));
-	enum status st = session_json(&b->session, object, err);
-	if (st == STATUS_OK) return output_json(object, err);
-	json_decref(object);
-	return st;
+	return session_output(&b->session, object, err);
 }
 
 static enum status throughput_table(const struct bench *b, struct error *err)
@@ -246,10 +243,7 @@ static enum status print_json(const struct bench *b, struct error *err)
 	if (object) json_object_set_new(object, "split_us", bench_split_json(&b->split));
 	if (object) json_object_set_new(object, "prefill_split_us", bench_split_json(&b->prefill_split));
 	if (object && b->device_ms > 0) json_object_update_missing_new(object, json_pack("{s:f,s:f}", "device_ms", b->device_ms, "host_gap_us", (b->decode_ms - b->device_ms) * 1000));
-	enum status st = session_json(&b->session, object, err);
-	if (st == STATUS_OK) return output_json(object, err);
-	json_decref(object);
-	return st;
+	return session_output(&b->session, object, err);
 }
 
 static enum status print_table(const struct bench *b, struct error *err)

@@ -10,7 +10,6 @@
 #include "apps/explain.h"
 #include "apps/session.h"
 #include "base/clock.h"
-#include "engine/sampler.h"
 #include "model/gguf.h"
 #include "text/template.h"
 
@@ -108,7 +107,7 @@ static struct tandem_sampling choose_sampling(const struct settings *s, const st
 	if (!isnan(s->top_p)) top_p = s->top_p;
 	return (struct tandem_sampling){
 		.temperature = isnan(s->temperature) ? temperature : s->temperature,
-		.top_p = fmax(top_p, SAMPLER_TOP_P_LEAST),
+		.top_p = fmax(top_p, TANDEM_TOP_P_LEAST),
 		.min_p = isnan(s->min_p) ? 0 : s->min_p,
 		.repetition_penalty = isnan(s->repetition_penalty) ? penalty : s->repetition_penalty,
 		.top_k = s->top_k < 0 ? (int)top_k : s->top_k,
@@ -209,10 +208,7 @@ static enum status print_json(struct run *run, struct error *err)
 	                             p->min_p, "repeat_penalty", p->repetition_penalty, "seed", (json_int_t)p->seed);
 	if (object) json_object_set_new(object, "sampling", sampling);
 	else json_decref(sampling);
-	enum status st = session_json(&run->session, object, err);
-	if (st == STATUS_OK) return output_json(object, err);
-	json_decref(object);
-	return st;
+	return session_output(&run->session, object, err);
 }
 
 static enum status print_dispatch(const struct run *run, struct error *err)
@@ -253,6 +249,7 @@ static enum status run_all(struct run *run, struct error *err)
 	TRY(session_open(&run->session, run->settings, &(struct session_needs){0}, err));
 	run->sampling = choose_sampling(run->settings, &run->session.info);
 	if (run->tokenizer) TRY(detokenizer_create(&run->detokenizer, run->tokenizer, true, err));
+	if (run->detokenizer) TRY(detokenizer_follow(run->detokenizer, run->prompt.ids, run->prompt.count, err));
 	enum status st = generate(run, err);
 	if ((st != STATUS_OK && st != STATUS_CANCELLED) || output_finish()) return st;
 	if (run->settings->json) TRY(print_json(run, err));

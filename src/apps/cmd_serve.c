@@ -141,10 +141,19 @@ static enum status open_server(struct serve *s, struct error *err)
 	return server_open(&s->server, &o, err);
 }
 
+static enum status check_key(const char *key, struct error *err)
+{
+	if (!key) return STATUS_OK;
+	if (!*key) return FAIL(err, USAGE, "--api-key: empty; give a key or leave it out");
+	if (strchr(" \t", key[0]) || strchr(" \t", key[strlen(key) - 1]))
+		return FAIL(err, USAGE, "--api-key: begins or ends with white space, which is no part of what clients send; give another key");
+	return STATUS_OK;
+}
+
 static enum status serve_all(struct serve *s, struct error *err)
 {
 	const struct settings *settings = s->settings;
-	if (settings->api_key && !*settings->api_key) return FAIL(err, USAGE, "--api-key: empty; give a key or leave it out");
+	TRY(check_key(settings->api_key, err));
 	if (!settings->max_body) return FAIL(err, USAGE, "--max-body: 0; give at least 1 byte");
 	s->port = settings->port;
 	TRY(server_listen(&s->listen_fd, settings->host, &s->port, err)); /* an address in use is told before the model is read */

@@ -272,10 +272,7 @@ static enum status print_json(const struct verify *v, struct error *err)
 	                           fmin(v->max_abs, 1e30), "max_rel_error", fmin(v->max_rel, 1e30), "bit_identical", v->identical,
 	                           "min_top1_margin", fmin(v->min_margin, 1e30), "same_top1", (json_int_t)v->same_top, "tokens_agree", !bad,
 	                           "first_difference", difference);
-	enum status st = session_json(&v->session, object, err);
-	if (st == STATUS_OK) return output_json(object, err);
-	json_decref(object);
-	return st;
+	return session_output(&v->session, object, err);
 }
 
 static enum status print_report(const struct verify *v, struct error *err)

@@ -69,8 +69,8 @@ static enum status prepare(struct peak_run *run, const struct device_options *op
 	struct stream_options stream = {.max_rows = n, .max_k = n, .max_n = n, .max_q_heads = 1, .max_head_dim = 64, .max_context = 1, .max_seqs = 1};
 	TRY(run->ops->open(&run->device, options, err));
 	TRY(run->ops->stream_create(run->device, &stream, &run->stream, err));
-	TRY(run->ops->event_create_timed(run->device, &run->begin, err));
-	TRY(run->ops->event_create_timed(run->device, &run->end, err));
+	TRY(run->ops->event_create(run->device, &run->begin, err));
+	TRY(run->ops->event_create(run->device, &run->end, err));
 	TRY(run->ops->alloc(run->device, run->bytes, MEM_WORKSPACE, "memory to read", &run->memory, err));
 	TRY(run->ops->alloc(run->device, sizeof(uint32_t), MEM_WORKSPACE, "sum", &run->sum, err));
 	TRY(run->ops->alloc(run->device, 2 * (size_t)n * (size_t)n, MEM_WORKSPACE, "product", &run->product, err));
@@ -94,7 +94,7 @@ enum status device_peak(const struct device_ops *ops, const struct device_option
 {
 	double read_ms, multiply_ms, n = matrix;
 	*out = (struct device_peak){.matrix = matrix, .read_bytes = 64 * n * n};
-	if (!ops->read_memory || !ops->event_create_timed || !ops->linear_random)
+	if (!ops->read_memory || !ops->event_create || !ops->linear_random)
 		return FAIL(err, UNSUPPORTED, "bench peak: %s has no way to be measured by device; give --device cpu", ops->name);
 	struct peak_run run = {.ops = ops, .bytes = 64 * (size_t)matrix * (size_t)matrix, .matrix = matrix};
 	enum status st;

@@ -108,19 +108,14 @@ static enum status read_special(const struct gguf *file, struct tokenizer_descri
 	return read_flag(file, KEY("add_space_prefix"), &d->add_space_prefix, err);
 }
 
-static bool text_is(struct gguf_text text, const char *literal)
-{
-	return text.size == strlen(literal) && memcmp(text.data, literal, text.size) == 0;
-}
-
 static enum status describe(const struct gguf *file, struct gguf_text model, struct tokenizer_description *d, struct arrays *a, struct error *err)
 {
 	size_t count = 0;
 	struct gguf_text split = {0};
-	if (!text_is(model, "gpt2") && !text_is(model, "llama"))
+	if (!gguf_text_is(model, "gpt2") && !gguf_text_is(model, "llama"))
 		return FAIL(err, UNSUPPORTED, "%s: %s \"%.*s\" is not implemented; gpt2 and llama are", file->path, KEY("model"),
 		            (int)(model.size < 40 ? model.size : 40), model.data);
-	d->model = text_is(model, "llama") ? TOKENIZER_SENTENCEPIECE : TOKENIZER_BYTE_LEVEL;
+	d->model = gguf_text_is(model, "llama") ? TOKENIZER_SENTENCEPIECE : TOKENIZER_BYTE_LEVEL;
 	TRY(read_texts(file, KEY("tokens"), &a->tokens, &count, err));
 	if (!count || count > INT32_MAX) return FAIL(err, BAD_INPUT, "%s: %s is missing or has %zu entries; the file is damaged", file->path, KEY("tokens"), count);
 	d->tokens = a->tokens;

@@ -141,7 +141,7 @@ static json_t *rank_bytes(const struct session *session)
 	return ranks;
 }
 
-enum status session_json(const struct session *session, json_t *object, struct error *err)
+static enum status add_facts(const struct session *session, json_t *object, struct error *err)
 {
 	const struct tandem_info *info = &session->info;
 	json_t *facts = json_pack("{s:i,s:i,s:s,s:s,s:s,s:s,s:i,s:i,s:I,s:I,s:I,s:f,s:o}", "world_size", info->world_size, "threads", info->threads,
@@ -157,6 +157,14 @@ enum status session_json(const struct session *session, json_t *object, struct e
 		ok = json_object_set_new(object, "dispatch", dispatch) == 0;
 	}
 	return ok ? STATUS_OK : FAIL(err, NO_MEMORY, "JSON output: no memory; use a machine with more");
+}
+
+enum status session_output(const struct session *session, json_t *object, struct error *err)
+{
+	enum status st = add_facts(session, object, err);
+	if (st == STATUS_OK) return output_json(object, err);
+	json_decref(object);
+	return st;
 }
 
 enum status session_generate(struct session *session, const struct tandem_request *request,

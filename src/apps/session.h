@@ -43,8 +43,8 @@ enum status model_name(const char *model, struct buf *out, struct error *err) NO
  * vocabulary. (A larger model is fine: embedding rows are often padded.) */
 enum status model_tokenizer(struct tokenizer **out, const char *model, struct console *console, struct error *err) NODISCARD;
 
-/* Appends the fields that every --json answer about a session has. */
-enum status session_json(const struct session *session, json_t *object, struct error *err) NODISCARD;
+/* output_json of `object` with the fields that every answer about a session has. */
+enum status session_output(const struct session *session, json_t *object, struct error *err) NODISCARD;
 
 /* Requests of one session, one after the other; used where only token ids matter. `each` gets every event. */
 enum status session_generate(struct session *session, const struct tandem_request *request,

@@ -4,6 +4,8 @@
 #include <math.h>
 #include <string.h>
 
+#include "prescreen/target.h"
+
 #define ARRAY_COUNT(a) ((int)(sizeof(a) / sizeof((a)[0])))
 #define AT(field) .offset = offsetof(struct settings, field)
 
@@ -13,6 +15,7 @@
 #define ALONE (COMMAND_PRESCREEN | COMMAND_BENCH_GEMM | COMMAND_BENCH_PEAK) /* one rank is measured, on one device */
 #define DEVICES (ENGINE | COMMAND_PRESCREEN | COMMAND_BENCH_GEMM | COMMAND_BENCH_COLLECTIVE | COMMAND_BENCH_PEAK)
 #define TOKENS_MAX 16777216.0
+#define COMMA(name) #name ", "
 #define EXACT_MAX 9007199254740992.0 /* 2^53: whole numbers up to here survive JSON */
 
 static const struct option rows[] = {
@@ -72,7 +75,7 @@ static const struct option rows[] = {
 	{.name = "device-memory", .type = OPTION_BYTES, .argument = "64GiB", .group = "Ranks and devices", AT(device_memory),
 	 .absent = "not known; the KV room is then not given", .commands = COMMAND_PLAN, .help = "memory of one device"},
 	{.name = "target", .type = OPTION_TEXT, .argument = "NAME|FILE", .group = "Ranks and devices", AT(target), .absent = "none",
-	 .commands = COMMAND_PLAN, .help = "which kernels are legal on gfx936, gfx90a, gfx942, h200, a100, cpu, or a device described in a JSON file"},
+	 .commands = COMMAND_PLAN, .help = "which kernels are legal on " TARGET_LIST(COMMA) "or a device described in a JSON file"},
 	{.name = "threads", .type = OPTION_INT, .argument = "N", .group = "Ranks and devices", AT(threads), .absent = "the cores this process may use",
 	 .commands = DEVICES & ~COMMAND_PRESCREEN, .help = "CPU threads of all ranks together", .min = 1, .max = 1024},
 	{.name = "threads", .type = OPTION_INT, .argument = "N", .group = "Ranks and devices", AT(threads), .absent = "the cores over the largest world size",

@@ -13,11 +13,6 @@ static const char *const point_names[] = {
 #undef X
 };
 
-const char *fault_point_name(enum fault_point at)
-{
-	return point_names[at];
-}
-
 static enum status bad_fault(const char *text, struct error *err)
 {
 	static const char points[] =

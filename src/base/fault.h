@@ -50,7 +50,6 @@ struct fault_plan {
 
 /* USAGE with the accepted forms if `text` is not one of them. */
 enum status fault_parse(struct fault_plan *plan, const char *text, struct error *err) NODISCARD;
-const char *fault_point_name(enum fault_point at);
 /* NULL plan: STATUS_OK. ERROR gives ABORTED, OOM gives NO_MEMORY, EXIT gives RANK_LOST: the worker then leaves
  * without a word, as a dead one would. STALL sleeps (ended early when *stop becomes non-zero; stop may be NULL) and gives OK. */
 enum status fault_check(struct fault_plan *plan, int rank, enum fault_point at, uint64_t seq, const _Atomic int *stop,

@@ -15,6 +15,11 @@
 /* `a * b` and `a + b` in size_t; false on overflow and then *out is untouched. */
 bool size_mul(size_t a, size_t b, size_t *out);
 bool size_add(size_t a, size_t b, size_t *out);
+/* The least multiple of `unit` that is at least `n`; n + unit - 1 does not overflow. */
+static inline size_t size_round_up(size_t n, size_t unit)
+{
+	return (n + unit - 1) / unit * unit;
+}
 
 /* Zeroed array of count*size bytes (never NULL for 0). NULL with `err` set (NO_MEMORY, naming `what`) on failure. */
 void *mem_zalloc(size_t count, size_t size, const char *what, struct error *err) NODISCARD;

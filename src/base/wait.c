@@ -43,12 +43,6 @@ static bool sleep_on(struct wait_word *word, uint32_t seen, uint64_t deadline_ns
 	return changed;
 }
 
-bool wait_change_idle(struct wait_word *word, uint32_t seen, uint64_t deadline_ns)
-{
-	if (atomic_load_explicit(&word->value, memory_order_acquire) != seen) return true;
-	return sleep_on(word, seen, deadline_ns);
-}
-
 bool wait_change(struct wait_word *word, uint32_t seen, uint64_t deadline_ns)
 {
 	return wait_change_spin(word, seen, WAIT_SPIN_NS, deadline_ns);

@@ -24,8 +24,6 @@ bool wait_change(struct wait_word *word, uint32_t seen, uint64_t deadline_ns);
 /* As wait_change with a spin of its own length: for waits of a known scale, where the core is free. */
 bool wait_change_spin(struct wait_word *word, uint32_t seen, uint64_t spin_ns, uint64_t deadline_ns);
 #define WAIT_SPIN_NS 20000 /* of wait_change */
-/* As wait_change, without the spin: for waits that are expected to be long (an idle worker). */
-bool wait_change_idle(struct wait_word *word, uint32_t seen, uint64_t deadline_ns);
 /* Adds one to the word (release) and wakes all sleepers. */
 void wait_bump(struct wait_word *word);
 /* One pause instruction. */

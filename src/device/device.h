@@ -2,7 +2,7 @@
  *
  * A back end is the files that the build picked plus one `struct device_ops`. Optional entries (NULL) say what their absence
  * means. Calls on a device are made by the rank worker that owns it, unless a line says otherwise. Everything on a stream is
- * asynchronous; only stream_sync and event_sync wait, and both take a deadline and an abort flag (contract C2).
+ * asynchronous; an entry that waits for it says so, and stream_sync takes a deadline and an abort flag (contract C2).
  */
 #ifndef TANDEM_DEVICE_DEVICE_H
 #define TANDEM_DEVICE_DEVICE_H
@@ -126,14 +126,11 @@ struct device_ops {
 	/* Waits until all that was put on the stream is done; its failure is returned here. */
 	enum status (*stream_sync)(struct stream *stream, uint64_t deadline_ns, const _Atomic int *abort, struct error *err);
 
+	/* For measurements: an event that remembers when the stream got there, and the time between two such, once the stream was synchronised.
+	 * NULL, all four: streams are eager, the host's clock says it. */
 	enum status (*event_create)(struct device *device, struct event **out, struct error *err);
 	void (*event_destroy)(struct event *event);
 	enum status (*event_record)(struct event *event, struct stream *stream, struct error *err);
-	enum status (*event_wait)(struct event *event, struct stream *stream, struct error *err); /* the stream waits, not the caller */
-
-	/* For measurements: an event that remembers when the stream got there, and the time between two such, once the stream was synchronised.
-	 * NULL: streams are eager, the host's clock says it. */
-	enum status (*event_create_timed)(struct device *device, struct event **out, struct error *err);
 	enum status (*event_elapsed_ms)(const struct event *from, const struct event *to, float *ms, struct error *err);
 
 	/* Host memory of COPY_TO_HOST / COPY_TO_DEVICE must stay until the next stream_sync. */

@@ -107,13 +107,13 @@ struct step_rows {
 	const int32_t *kv_slot;     /* [T] block * block_tokens + offset, where this row's K and V go */
 	const float *cos_sin;       /* [T][rotary_dim]: cos of rotary_dim/2 angles, then their sin (rope factor included) */
 	const int32_t *row_start;   /* [S+1] first row of each sequence */
-	const int32_t *kv_len;      /* [S] keys that exist once this step's rows are written = last position + 1 */
 	const int32_t *block_table; /* [S][max_blocks] */
 	int max_blocks;
 	const int32_t *state_read;  /* [S] slot of the state before this step's rows, -1: none yet. Models without state: NULL, as the next */
 	const int32_t *state_write; /* [S] slot that takes the state behind them; another one, but for the sink */
 	const int32_t *tail_start;  /* [tails + 1] row_start of the last `tails` sequences, less the first of it */
-	int max_kv_len;  /* host copy of the largest kv_len, for partitioning; while a graph is recorded: the longest that it may be replayed with */
+	int max_kv_len;  /* host: the most keys that a sequence has once this step's rows are written, for partitioning; while a graph is recorded: the most
+	                    that it may be replayed with */
 	int max_seq_rows; /* host copy of the largest row count of a sequence */
 	int tails;       /* host: the last so many sequences are the next rows of others of this step, and read the states that those write. Ops of state take
 	                    them, or the others, but not both in one call */
@@ -437,5 +437,16 @@ struct op_table {
 	OP_FUSED_LIST(X) /* NULL: none */
 #undef X
 };
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+/* For back ends. The program must leave exactly one value and stay within SUMTREE_MAX_DEPTH; its deepest stack goes to *depth. */
+enum status ops_check_program(const struct tree_sum_args *args, int *depth, struct error *err) NODISCARD;
+/* A weight of moe, [n, k] of the plain type `dtype`. */
+enum status ops_check_expert(const struct linear_weight *weight, enum dtype dtype, int n, int k, const char *what, struct error *err) NODISCARD;
+#ifdef __cplusplus
+}
+#endif
 
 #endif

@@ -4,6 +4,7 @@
 
 #include "base/mem.h"
 #include "base/rng.h"
+#include "tandem.h"
 
 struct device_sampler {
 	int vocab_size, max_rows, max_adjusts;
@@ -126,7 +127,7 @@ bool device_sampler_add(struct device_sampler *s, int row, const struct sampler_
 	                                   .repetition = p->repetition_penalty,
 	                                   .unit = rng_unit(p->seed, 1, position),
 	                                   .top_k = p->top_k,
-	                                   .mode = p->temperature >= SAMPLER_GREEDY_BELOW ? SAMPLE_DRAW : SAMPLE_GREEDY,
+	                                   .mode = p->temperature >= TANDEM_GREEDY_BELOW ? SAMPLE_DRAW : SAMPLE_GREEDY,
 	                                   .first_adjust = first,
 	                                   .adjusts = s->used - first,
 	                                   .want_logprob = p->want_logprob};

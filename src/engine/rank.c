@@ -46,7 +46,8 @@ enum status rank_alloc(struct rank *rank, size_t bytes, enum mem_tag tag, const 
 	return STATUS_OK;
 }
 
-void rank_kv_layers(const struct rank *rank, int *whole, int *sliding)
+/* Layers that share the cache of attention, and sliding ones with a cache of their own (options.kv.windows). */
+static void kv_layers(const struct rank *rank, int *whole, int *sliding)
 {
 	const struct model_config *c = &rank->model->config;
 	*whole = *sliding = 0;
@@ -86,7 +87,7 @@ static enum status host_alloc(struct rank *rank, size_t bytes, const char *what,
 /* Byte offsets of the metadata arrays of a step. They depend on its sizes alone, so that a recorded step may keep the pointers.
  * output_row is last: a head pass over rows of the step writes more of it. */
 struct meta_layout {
-	size_t token, position, kv_slot, row_start, tail_start, kv_len, state_read, state_write, block_table, window_slot, window_table, output_row, bytes;
+	size_t token, position, kv_slot, row_start, tail_start, state_read, state_write, block_table, window_slot, window_table, output_row, bytes;
 };
 
 static struct meta_layout meta_layout(const struct kv_options *kv, int rows, int seqs, int outputs)
@@ -94,9 +95,9 @@ static struct meta_layout meta_layout(const struct kv_options *kv, int rows, int
 	const size_t tables = (size_t)seqs * (size_t)kv->max_blocks;
 	size_t at = 0;
 	struct meta_layout m;
-	size_t *const offsets[] = {&m.token, &m.position, &m.kv_slot, &m.row_start, &m.tail_start, &m.kv_len, &m.state_read, &m.state_write, &m.block_table,
-	                           &m.window_slot, &m.window_table, &m.output_row};
-	const size_t counts[] = {(size_t)rows, (size_t)rows, (size_t)rows, (size_t)seqs + 1, (size_t)seqs + 1, (size_t)seqs, (size_t)seqs, (size_t)seqs,
+	size_t *const offsets[] = {&m.token, &m.position, &m.kv_slot, &m.row_start, &m.tail_start, &m.state_read, &m.state_write, &m.block_table, &m.window_slot,
+	                           &m.window_table, &m.output_row};
+	const size_t counts[] = {(size_t)rows, (size_t)rows, (size_t)rows, (size_t)seqs + 1, (size_t)seqs + 1, (size_t)seqs, (size_t)seqs,
 	                         tables, kv->windows ? (size_t)rows : 0, kv->windows ? tables : 0, (size_t)outputs};
 	for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
 		*offsets[i] = at;
@@ -218,7 +219,7 @@ enum status rank_prepare(struct rank *rank, struct error *err)
 	const struct kv_options *kv = &rank->options.kv;
 	TRY(kv_create(&rank->pool, kv, err));
 	int whole, sliding;
-	rank_kv_layers(rank, &whole, &sliding);
+	kv_layers(rank, &whole, &sliding);
 	rank->cache.layout = (struct kv_layout){.layers = whole, .blocks = kv->blocks + 1, .block_tokens = kv->block_tokens,
 	                                        .kv_heads = shape.kv_heads, .head_dim = c->head_dim, .dtype = rank->activation};
 	TRY(rank_alloc(rank, rank->device->vt->kv_bytes(&rank->cache.layout), MEM_KV, "kv cache", &rank->cache.data, err));
@@ -288,16 +289,15 @@ static void view_rows(struct rank *rank, const struct meta_layout *at, int rows,
 	                                .cos_sin = rank->buffers.cos_sin,
 	                                .row_start = (const int32_t *)(device + at->row_start),
 	                                .tail_start = (const int32_t *)(device + at->tail_start),
-	                                .kv_len = (const int32_t *)(device + at->kv_len),
 	                                .state_read = (const int32_t *)(device + at->state_read),
 	                                .state_write = (const int32_t *)(device + at->state_write),
 	                                .block_table = (const int32_t *)(device + at->block_table),
 	                                .max_blocks = rank->options.kv.max_blocks};
-	view_windows(rank, at);
 	rank->output_row = (const int32_t *)(device + at->output_row);
 }
 
-void rank_view_bucket(struct rank *rank, int bucket)
+/* Points rank->rows at the metadata of a decode step of `bucket` rows, as every such step has it, whatever is in it. */
+static void view_bucket(struct rank *rank, int bucket)
 {
 	struct meta_layout at = meta_layout(&rank->options.kv, bucket, bucket, bucket);
 	view_rows(rank, &at, bucket, bucket);
@@ -312,13 +312,11 @@ static void pad_rows(struct rank *rank, const struct meta_layout *at, int begin,
 {
 	char *host = rank->buffers.meta_host;
 	int32_t *token = (int32_t *)(host + at->token), *position = (int32_t *)(host + at->position), *slot = (int32_t *)(host + at->kv_slot);
-	int32_t *row_start = (int32_t *)(host + at->row_start), *kv_len = (int32_t *)(host + at->kv_len);
-	int32_t *output_row = (int32_t *)(host + at->output_row), *table = (int32_t *)(host + at->block_table);
+	int32_t *row_start = (int32_t *)(host + at->row_start), *output_row = (int32_t *)(host + at->output_row), *table = (int32_t *)(host + at->block_table);
 	int32_t *read = (int32_t *)(host + at->state_read), *write = (int32_t *)(host + at->state_write);
 	for (int i = begin; i < end; i++) {
 		token[i] = position[i] = slot[i] = 0;
 		row_start[i + 1] = i + 1;
-		kv_len[i] = 1;
 		output_row[i] = i;
 		read[i] = -1;
 		write[i] = 0;
@@ -366,7 +364,6 @@ enum status rank_assemble(struct rank *rank, const struct step_plan *plan, int b
 	memcpy(host + at.token, plan->token, rows * sizeof(int32_t));
 	memcpy(host + at.position, plan->position, rows * sizeof(int32_t));
 	memcpy(host + at.row_start, plan->row_start, (seqs + 1) * sizeof(int32_t));
-	memcpy(host + at.kv_len, plan->kv_len, seqs * sizeof(int32_t));
 	memcpy(host + at.output_row, plan->output_row, (size_t)plan->outputs * sizeof(int32_t));
 	int32_t *slot = (int32_t *)(host + at.kv_slot), *table = (int32_t *)(host + at.block_table);
 	for (int i = 0; i < plan->rows; i++) slot[i] = kv_slot(rank->pool, plan->slot[plan->seq_of_row[i]], plan->position[i]);
@@ -377,7 +374,7 @@ enum status rank_assemble(struct rank *rank, const struct step_plan *plan, int b
 	if (rank->options.kv.windows) assemble_windows(rank, plan, &at);
 	if (bucket) {
 		pad_rows(rank, &at, plan->rows, bucket);
-		rank_view_bucket(rank, bucket);
+		view_bucket(rank, bucket);
 	} else {
 		view_rows(rank, &at, plan->rows, plan->seqs);
 		rank->all_rows = step_plan_decodes(plan);

@@ -174,9 +174,6 @@ struct rank_shape rank_shape(const struct model_config *config, int world_size);
 /* The state cache of a rank, of which model, options and activation are set; no slots: the model has no state. */
 struct gdn_layout rank_gdn_layout(const struct rank *rank);
 
-/* Layers that share the cache of attention, and sliding ones with a cache of their own (options.kv.windows). */
-void rank_kv_layers(const struct rank *rank, int *whole, int *sliding);
-
 /* The largest step as the buffers hold it: decode steps are padded to a bucket, which may be more than was asked for. */
 struct step_limits rank_limits(const struct rank_options *options);
 /* Whether whole rows of logits are put together in rank 0's device memory. Else each rank copies its columns to the host. */
@@ -208,8 +205,6 @@ static inline NODISCARD enum status rank_mark(struct rank *rank, const char *op,
 /* Fills metadata of `plan` from this rank's block tables and copies it to the device. KV must be reserved. bucket: rows of a decode step,
  * padding included; 0: no padding. Padding rows are token 0 at position 0, alone in a sequence whose only block is the sink. */
 enum status rank_assemble(struct rank *rank, const struct step_plan *plan, int bucket, struct error *err) NODISCARD;
-/* Points rank->rows at the metadata of a decode step of `bucket` rows, as every such step has it, whatever is in it. */
-void rank_view_bucket(struct rank *rank, int bucket);
 /* Makes rows [first, first + count) of the step just run the output rows (count <= max_outputs). */
 enum status rank_select_outputs(struct rank *rank, int first, int count, struct error *err) NODISCARD;
 /* Copies the logits of `outputs` rows that forward_head made to host_logits: rank 0 whole rows, or each rank its columns. rows: which of

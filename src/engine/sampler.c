@@ -6,6 +6,7 @@
 
 #include "base/mem.h"
 #include "base/rng.h"
+#include "tandem.h"
 
 #define BEST_VECTORS 4 /* of maxima, side by side */
 
@@ -72,7 +73,7 @@ enum status sampler_validate(const struct sampler_params *p, int vocab_size, str
 
 bool sampler_is_argmax(const struct sampler_params *p)
 {
-	return p->temperature < SAMPLER_GREEDY_BELOW && p->bias_count == 0 && p->presence_penalty == 0 && p->frequency_penalty == 0 &&
+	return p->temperature < TANDEM_GREEDY_BELOW && p->bias_count == 0 && p->presence_penalty == 0 && p->frequency_penalty == 0 &&
 	       p->repetition_penalty == 1 && p->logprobs == 0 && !p->want_logprob;
 }
 
@@ -286,7 +287,7 @@ enum status sampler_pick(struct sampler *s, const struct sampler_params *p, cons
 	bool want = p->want_logprob || p->logprobs > 0;
 	if (want) report_logprobs(s, p->logprobs, in->logits, best, out, &log_sum);
 	out->token = best;
-	if (p->temperature >= SAMPLER_GREEDY_BELOW) {
+	if (p->temperature >= TANDEM_GREEDY_BELOW) {
 		uint64_t position = (uint64_t)in->prompt_count + (uint64_t)in->generated_count;
 		out->token = draw(s, p, in->logits, in->logits[best], position);
 	}

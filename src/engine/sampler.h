@@ -17,8 +17,6 @@
 #define SAMPLER_MAX_LOGPROBS 20
 #define SAMPLER_MAX_BIAS 1e30f /* a sum with a logit, and of several for one token, is cut to it: no penalty makes that infinite */
 #define SAMPLER_MAX_BIASES 1000000
-#define SAMPLER_GREEDY_BELOW 1e-5 /* temperature: so near 0 that only the likeliest token could come */
-#define SAMPLER_TOP_P_LEAST 1e-300 /* in place of a user's top_p of 0, which leaves the likeliest token: 0 in struct tandem_sampling is off */
 
 struct sampler_params {
 	double temperature; /* 0: greedy */

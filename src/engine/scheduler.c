@@ -44,6 +44,11 @@ struct scheduler {
 	struct sequence *map[MAP_BUCKETS];
 };
 
+static int min_int(int a, int b)
+{
+	return a < b ? a : b;
+}
+
 /* --- life, lists, map of ids ------------------------------------------------------------------------------------------------ */
 
 enum status scheduler_create(struct scheduler **out, const struct scheduler_options *options, struct error *err)
@@ -335,36 +340,6 @@ static enum status admit(struct scheduler *s, uint64_t now_ns, struct error *err
 	return STATUS_OK;
 }
 
-/* --- the plan --------------------------------------------------------------------------------------------------------------- */
-
-static int min_int(int a, int b)
-{
-	return a < b ? a : b;
-}
-
-/* Up to `rows` more for q; returns how many. */
-static int give_rows(struct scheduler *s, const struct sequence *q, int rows)
-{
-	int n = min_int(rows_left(q) - s->take[q->slot], rows);
-	s->take[q->slot] += n;
-	return n;
-}
-
-static struct sequence *shortest_without_rows(const struct scheduler *s)
-{
-	struct sequence *best = NULL;
-	for (struct sequence *q = s->running.head; q; q = q->next)
-		if (in_prefill(q) && !s->take[q->slot] && (!best || rows_left(q) < rows_left(best))) best = q;
-	return best;
-}
-
-/* Ends an unfinished chunk at a block's edge, if that costs at most a quarter of it, so that what others cache can be taken up there. */
-static void align_chunk(struct scheduler *s, const struct sequence *q)
-{
-	int end = q->computed + s->take[q->slot], over = end % s->options.block_tokens;
-	if (q->hashes && end < q->count && 4 * over <= s->take[q->slot]) s->take[q->slot] -= over;
-}
-
 /* --- snapshots of state ----------------------------------------------------------------------------------------------------- */
 
 /* Blocks that two texts begin with alike. A collision of hashes misplaces a snapshot, no more. */
@@ -453,6 +428,31 @@ static void keep_state(struct scheduler *s, struct sequence *q)
 	if (wanted) q->kept_at = q->computed;
 }
 
+/* --- rows of a step --------------------------------------------------------------------------------------------------------- */
+
+/* Up to `rows` more for q; returns how many. */
+static int give_rows(struct scheduler *s, const struct sequence *q, int rows)
+{
+	int n = min_int(rows_left(q) - s->take[q->slot], rows);
+	s->take[q->slot] += n;
+	return n;
+}
+
+static struct sequence *shortest_without_rows(const struct scheduler *s)
+{
+	struct sequence *best = NULL;
+	for (struct sequence *q = s->running.head; q; q = q->next)
+		if (in_prefill(q) && !s->take[q->slot] && (!best || rows_left(q) < rows_left(best))) best = q;
+	return best;
+}
+
+/* Ends an unfinished chunk at a block's edge, if that costs at most a quarter of it, so that what others cache can be taken up there. */
+static void align_chunk(struct scheduler *s, const struct sequence *q)
+{
+	int end = q->computed + s->take[q->slot], over = end % s->options.block_tokens;
+	if (q->hashes && end < q->count && 4 * over <= s->take[q->slot]) s->take[q->slot] -= over;
+}
+
 /* Rows by the row budget alone. Returns how many sequences prefill. */
 static int share_rows(struct scheduler *s)
 {
@@ -477,6 +477,8 @@ static int share_rows(struct scheduler *s)
 	}
 	return prefills;
 }
+
+/* --- sequences that wait for the blocks of another -------------------------------------------------------------------------- */
 
 static bool says_alike(const struct scheduler *s, const struct sequence *q, const struct sequence *r, int length)
 {
@@ -508,6 +510,8 @@ static void wait_for_twins(struct scheduler *s)
 	for (struct sequence *q = s->running.head; q; q = q->next)
 		if (in_prefill(q) && has_twin(s, q)) s->take[q->slot] = 0;
 }
+
+/* --- room for the rows ------------------------------------------------------------------------------------------------------ */
 
 static void preempt(struct scheduler *s, struct sequence *q)
 {
@@ -541,6 +545,8 @@ static void fit_blocks(struct scheduler *s)
 	for (struct sequence *q = s->running.head; q; q = q->next)
 		if (s->take[q->slot]) charged += fit(s, q, charged);
 }
+
+/* --- the plan --------------------------------------------------------------------------------------------------------------- */
 
 /* Decode rows first, second parts last. */
 static void emit(struct scheduler *s, struct step_plan *plan)

@@ -164,6 +164,7 @@ static enum status open_model(struct tandem *t, const struct tandem_options *o, 
 	else TRY(source_open_checkpoint(&m->source, o->model, &t->log, err));
 	manifest_match(&m->config, m->source);
 	TRY(manifest_init(&m->manifest, &m->config, err));
+	TRY(shard_validate_all(&m->manifest, t->world_size, err));
 	char skipped[SKIPPED_TEXT_BYTES];
 	TRY(skipped_text(skipped, m->source, &m->manifest, err));
 	if (skipped[0]) log_write(&t->log, LOG_INFO, "%s: skipped %s", o->model, skipped);

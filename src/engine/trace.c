@@ -14,8 +14,8 @@ enum status trace_create(struct trace **out, struct device *device, int marks, s
 	t->marks = mem_zalloc((size_t)marks, sizeof *t->marks, "trace", err);
 	if (!t->marks) goto fail;
 	t->capacity = marks;
-	for (int i = 0; i < marks && device->vt->event_create_timed; i++)
-		TRY_GOTO(device->vt->event_create_timed(device, &t->marks[i].event, err), fail);
+	for (int i = 0; i < marks && device->vt->event_create; i++)
+		TRY_GOTO(device->vt->event_create(device, &t->marks[i].event, err), fail);
 	*out = t;
 	return STATUS_OK;
 fail:

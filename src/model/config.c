@@ -8,7 +8,6 @@
 #include <sys/stat.h>
 
 #include "base/buf.h"
-#include "base/mem.h"
 #include "model/fields.h"
 #include "model/gguf.h"
 
@@ -58,19 +57,24 @@ static const struct family {
 	int experts_per_token;
 	const struct gemma *gemma; /* of the GEMMA ones */
 } families[] = {
-	{"llama", ATTENTION_BIAS | MLP_BIAS, 0, 0, 2048, 0, 0, NULL},
-	{"mistral", WINDOW_ALL, 0, 8, 131072, 4096, 0, NULL},
-	{"qwen2", QKV_BIAS | WINDOW_SWITCH | WINDOW_LAYER, 0, 32, 32768, 4096, 0, NULL},
-	{"qwen3", ATTENTION_BIAS | QK_NORM | WINDOW_SWITCH | WINDOW_LAYER, 128, 32, 32768, 4096, 0, NULL},
-	{"qwen3_moe", ATTENTION_BIAS | QK_NORM | WINDOW_SWITCH | WINDOW_ALL | MOE, 0, 4, 32768, 4096, 8, NULL},
-	{"qwen3_5_text", ATTENTION_BIAS | QK_NORM | HYBRID, 256, 4, 32768, 0, 0, NULL},
-	{"qwen3_5", ATTENTION_BIAS | QK_NORM | HYBRID, 256, 4, 32768, 0, 0, NULL},
-	{"qwen3_5_moe_text", ATTENTION_BIAS | QK_NORM | HYBRID | MOE | NO_DENSE_MLP | NORM_TOPK, 256, 2, 32768, 0, 8, NULL},
-	{"qwen3_5_moe", ATTENTION_BIAS | QK_NORM | HYBRID | MOE | NO_DENSE_MLP | NORM_TOPK, 256, 2, 32768, 0, 8, NULL},
-	{"qwen3_next", ATTENTION_BIAS | QK_NORM | HYBRID | MOE | GDN_BY_K_HEAD | NORM_TOPK, 256, 2, 32768, 0, 10, NULL},
-	{"gemma2", ATTENTION_BIAS | GEMMA, 256, 4, 8192, 4096, 0, &gemma2},
-	{"gemma3_text", ATTENTION_BIAS | QK_NORM | GEMMA | LOCAL_ROPE, 256, 4, 131072, 4096, 0, &gemma3},
-	{"gemma3", ATTENTION_BIAS | QK_NORM | GEMMA | LOCAL_ROPE, 256, 4, 131072, 4096, 0, &gemma3},
+	{.type = "llama", .flags = ATTENTION_BIAS | MLP_BIAS, .max_position = 2048},
+	{.type = "mistral", .flags = WINDOW_ALL, .kv_heads = 8, .max_position = 131072, .window = 4096},
+	{.type = "qwen2", .flags = QKV_BIAS | WINDOW_SWITCH | WINDOW_LAYER, .kv_heads = 32, .max_position = 32768, .window = 4096},
+	{.type = "qwen3", .flags = ATTENTION_BIAS | QK_NORM | WINDOW_SWITCH | WINDOW_LAYER, .head_dim = 128, .kv_heads = 32, .max_position = 32768, .window = 4096},
+	{.type = "qwen3_moe", .flags = ATTENTION_BIAS | QK_NORM | WINDOW_SWITCH | WINDOW_ALL | MOE,
+	 .kv_heads = 4, .max_position = 32768, .window = 4096, .experts_per_token = 8},
+	{.type = "qwen3_5_text", .flags = ATTENTION_BIAS | QK_NORM | HYBRID, .head_dim = 256, .kv_heads = 4, .max_position = 32768},
+	{.type = "qwen3_5", .flags = ATTENTION_BIAS | QK_NORM | HYBRID, .head_dim = 256, .kv_heads = 4, .max_position = 32768},
+	{.type = "qwen3_5_moe_text", .flags = ATTENTION_BIAS | QK_NORM | HYBRID | MOE | NO_DENSE_MLP | NORM_TOPK,
+	 .head_dim = 256, .kv_heads = 2, .max_position = 32768, .experts_per_token = 8},
+	{.type = "qwen3_5_moe", .flags = ATTENTION_BIAS | QK_NORM | HYBRID | MOE | NO_DENSE_MLP | NORM_TOPK,
+	 .head_dim = 256, .kv_heads = 2, .max_position = 32768, .experts_per_token = 8},
+	{.type = "qwen3_next", .flags = ATTENTION_BIAS | QK_NORM | HYBRID | MOE | GDN_BY_K_HEAD | NORM_TOPK,
+	 .head_dim = 256, .kv_heads = 2, .max_position = 32768, .experts_per_token = 10},
+	{.type = "gemma2", .flags = ATTENTION_BIAS | GEMMA, .head_dim = 256, .kv_heads = 4, .max_position = 8192, .window = 4096, .gemma = &gemma2},
+	{.type = "gemma3_text", .flags = ATTENTION_BIAS | QK_NORM | GEMMA | LOCAL_ROPE,
+	 .head_dim = 256, .kv_heads = 4, .max_position = 131072, .window = 4096, .gemma = &gemma3},
+	{.type = "gemma3", .flags = ATTENTION_BIAS | QK_NORM | GEMMA | LOCAL_ROPE, .head_dim = 256, .kv_heads = 4, .max_position = 131072, .window = 4096, .gemma = &gemma3},
 };
 #define FAMILIES (sizeof families / sizeof *families)
 
@@ -663,7 +667,6 @@ static enum status read_generation(struct generation_defaults *out, struct model
 	TRY(read_eos(config, f, err));
 	TRY(fields_number(f, "temperature", 0, false, 1e6, &out->temperature, err));
 	TRY(fields_number(f, "top_p", 0, false, 1, &out->top_p, err));
-	TRY(fields_number(f, "min_p", 0, false, 1, &out->min_p, err));
 	TRY(fields_number(f, "repetition_penalty", 0, true, 1e6, &out->repetition_penalty, err));
 	TRY(fields_int64(f, "top_k", -1, INT32_MAX, &out->top_k, err));
 	return fields_bool(f, "do_sample", &out->do_sample, err);
@@ -671,8 +674,7 @@ static enum status read_generation(struct generation_defaults *out, struct model
 
 enum status generation_defaults_load(struct generation_defaults *out, struct model_config *config, const char *folder, struct error *err)
 {
-	const struct generation_defaults absent = {
-		.temperature = __builtin_nan(""), .top_p = __builtin_nan(""), .min_p = __builtin_nan(""), .repetition_penalty = __builtin_nan(""), .top_k = -1};
+	const struct generation_defaults absent = {.temperature = __builtin_nan(""), .top_p = __builtin_nan(""), .repetition_penalty = __builtin_nan(""), .top_k = -1};
 	*out = absent;
 	struct buf path = {0};
 	json_t *root = NULL;
@@ -681,7 +683,6 @@ enum status generation_defaults_load(struct generation_defaults *out, struct mod
 	TRY_GOTO(buf_printf(&path, err, "%s/generation_config.json", folder), out);
 	if (stat(path.data, &info) != 0) goto out;
 	TRY_GOTO(fields_load_regular(&root, path.data, MAX_CONFIG_BYTES, err), out);
-	out->present = true;
 	struct fields f = {root, path.data, ""};
 	TRY_GOTO(read_generation(out, config, &f, err), out);
 out:

@@ -103,10 +103,9 @@ static inline int model_gdn_layers(const struct model_config *config)
 
 /* Sampling defaults of generation_config.json; absent values are NaN / -1. */
 struct generation_defaults {
-	double temperature, top_p, min_p, repetition_penalty;
+	double temperature, top_p, repetition_penalty;
 	int64_t top_k;
 	bool do_sample; /* false when absent */
-	bool present;
 };
 
 /* `path`: a model folder, a config.json, or a GGUF file. The eos ids of a generation_config.json beside it are added. BAD_INPUT for values that

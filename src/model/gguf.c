@@ -499,6 +499,11 @@ enum status gguf_bool(const struct gguf *file, const char *key, bool *value, str
 	return STATUS_OK;
 }
 
+bool gguf_text_is(struct gguf_text text, const char *literal)
+{
+	return text.size == strlen(literal) && memcmp(text.data, literal, text.size) == 0;
+}
+
 struct gguf_text gguf_next_text(const unsigned char **at)
 {
 	struct gguf_text text = {.data = (const char *)*at + 8, .size = (size_t)little(*at, 8)};

@@ -104,6 +104,7 @@ enum status gguf_bool(const struct gguf *file, const char *key, bool *value, str
 enum status gguf_string(const struct gguf *file, const char *key, struct gguf_text *value, struct error *err) NODISCARD;
 /* *value is NULL on absence. */
 enum status gguf_array(const struct gguf *file, const char *key, enum gguf_type item, const struct gguf_field **value, struct error *err) NODISCARD;
+bool gguf_text_is(struct gguf_text text, const char *literal);
 /* Item i of an array of texts, in order from i = 0: *at starts as array->data and moves on. */
 struct gguf_text gguf_next_text(const unsigned char **at);
 int64_t gguf_item_int(const struct gguf_field *array, uint64_t i); /* any integer type */

@@ -34,7 +34,7 @@ static const struct architecture *find_architecture(const struct gguf *file)
 	struct error ignored = {0};
 	if (gguf_string(file, "general.architecture", &name, &ignored) != STATUS_OK || !name.data) return NULL;
 	for (size_t i = 0; i < ARCHITECTURES; i++)
-		if (strlen(architectures[i].name) == name.size && memcmp(architectures[i].name, name.data, name.size) == 0) return &architectures[i];
+		if (gguf_text_is(name, architectures[i].name)) return &architectures[i];
 	return NULL;
 }
 
@@ -275,11 +275,6 @@ static enum status refuse_unknown(struct reader *r)
 	return STATUS_OK;
 }
 
-static bool text_is(struct gguf_text text, const char *name)
-{
-	return text.size == strlen(name) && memcmp(text.data, name, text.size) == 0;
-}
-
 /* All keys of rope's scaling are read, say nothing, or are refused where they change anything. */
 static enum status check_scaling_keys(const struct reader *r, bool yarn)
 {
@@ -299,7 +294,7 @@ static enum status check_scaling_keys(const struct reader *r, bool yarn)
 		if (key.size < n || memcmp(key.data, prefix, n) != 0) continue;
 		const struct gguf_text rest = {.data = key.data + n, .size = key.size - n};
 		size_t i = 0;
-		while (i < sizeof keys / sizeof *keys && !text_is(rest, keys[i].key)) i++;
+		while (i < sizeof keys / sizeof *keys && !gguf_text_is(rest, keys[i].key)) i++;
 		snprintf(name, sizeof name, "rope.scaling.%.*s", (int)(rest.size < 40 ? rest.size : 40), rest.data);
 		if (i == sizeof keys / sizeof *keys) return refuse(r, fields_one_line(name), "is not implemented");
 		if (keys[i].plain) continue;
@@ -319,8 +314,8 @@ static enum status convert_scaling(struct reader *r, json_t *scaling)
 	char key[80];
 	struct gguf_text type = {.data = "linear", .size = 6}; /* a factor alone */
 	TRY(gguf_string(r->file, key_of(r, "rope.scaling.type", key), &type, r->err));
-	const bool yarn = text_is(type, "yarn"), none = text_is(type, "none");
-	if (!yarn && !none && !text_is(type, "linear")) return refuse(r, "rope.scaling.type", "is not implemented; none, linear and yarn are");
+	const bool yarn = gguf_text_is(type, "yarn"), none = gguf_text_is(type, "none");
+	if (!yarn && !none && !gguf_text_is(type, "linear")) return refuse(r, "rope.scaling.type", "is not implemented; none, linear and yarn are");
 	TRY(check_scaling_keys(r, yarn));
 	double factor = 0;
 	const char *from = has(r, "rope.scaling.factor") ? "rope.scaling.factor" : "rope.scale_linear"; /* before there were types */

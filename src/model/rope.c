@@ -61,7 +61,7 @@ static double yarn_attention(const struct rope_config *c)
 
 static enum status init(struct rope_table *out, const struct model_config *config, const struct rope_config *rope, struct error *err)
 {
-	*out = (struct rope_table){.rotary_dim = config->rotary_dim, .scale = 1, .config = *rope, .max_position = config->max_position};
+	*out = (struct rope_table){.rotary_dim = config->rotary_dim, .scale = 1, .config = *rope};
 	if (config->rotary_dim < 2 || config->rotary_dim > ROPE_MAX_DIM || config->rotary_dim % 2)
 		return FAIL(err, UNSUPPORTED, "rope: expected an even rotary dimension from 2 to %d, found %d", ROPE_MAX_DIM, config->rotary_dim);
 	const struct rope_config *c = &out->config;

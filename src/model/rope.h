@@ -12,7 +12,6 @@ struct rope_table {
 	float inv_freq[ROPE_MAX_DIM / 2]; /* for positions within the original length */
 	float scale;                      /* multiplies cos and sin (yarn), else 1 */
 	struct rope_config config;
-	int64_t max_position;
 };
 
 enum status rope_init(struct rope_table *out, const struct model_config *config, struct error *err) NODISCARD;

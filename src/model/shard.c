@@ -154,18 +154,12 @@ void manifest_match(struct model_config *config, const struct source *source)
 	}
 }
 
-const char *weight_name(const struct weight *w, int expert, char *out, size_t size)
-{
-	const char *star = strchr(w->name, '*');
-	if (star) snprintf(out, size, "%.*s%d%s", (int)(star - w->name), w->name, expert, star + 1);
-	else snprintf(out, size, "%s", w->name);
-	return out;
-}
-
 enum status weight_find(struct source *source, const struct weight *w, int expert, char name[WEIGHT_NAME_BYTES], struct source_tensor *out,
                         struct error *err)
 {
-	weight_name(w, expert, name, WEIGHT_NAME_BYTES);
+	const char *star = strchr(w->name, '*');
+	if (star) snprintf(name, WEIGHT_NAME_BYTES, "%.*s%d%s", (int)(star - w->name), w->name, expert, star + 1);
+	else snprintf(name, WEIGHT_NAME_BYTES, "%s", w->name);
 	if (w->stacked) return source_find_stack(source, name, w->experts, w->stored.rows, w->cols, out, err);
 	return source_find(source, name, w->dims, w->stored.rows, w->cols, out, err);
 }
@@ -434,6 +428,20 @@ enum status shard_validate_group(const struct shard_spec *specs, int world_size,
 	}
 	if (specs[0].axis >= 0 && covered != global_length(&specs[0]))
 		return FAIL(err, BAD_INPUT, "%s: axis %d: parts cover %" PRId64 " of %" PRId64, name, specs[0].axis, covered, global_length(&specs[0]));
+	return STATUS_OK;
+}
+
+enum status shard_validate_all(const struct manifest *manifest, int world_size, struct error *err)
+{
+	struct shard_spec specs[SHARD_MAX_WORLD];
+	for (int i = 0; i < manifest->count; i++) {
+		const struct weight *w = &manifest->weights[i];
+		for (int r = 0; r < world_size; r++) {
+			TRY(shard_of(&specs[r], w, world_size, r, err));
+			TRY(shard_validate(&specs[r], w->name, sizeof(float), err)); /* no type has larger elements */
+		}
+		TRY(shard_validate_group(specs, world_size, w->name, err));
+	}
 	return STATUS_OK;
 }
 

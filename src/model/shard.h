@@ -87,9 +87,8 @@ enum status manifest_init(struct manifest *out, const struct model_config *confi
 void manifest_fini(struct manifest *manifest);
 /* NULL if the model has no such tensor. layer -1 for the outer ones. Takes constant time. */
 const struct weight *manifest_find(const struct manifest *manifest, enum weight_role role, int layer);
-/* The name of the tensor that holds expert `expert`'s (any, where it is not an expert's). */
-const char *weight_name(const struct weight *w, int expert, char *out, size_t size);
-/* The tensor in `source`; BAD_INPUT if it is not there or of another shape. out->name is borrowed from the source, or is `name`. */
+/* The tensor in `source` that holds expert `expert`'s (any, where it is not an expert's); BAD_INPUT if it is not there or of another shape.
+ * out->name is borrowed from the source, or is `name`. */
 #define WEIGHT_NAME_BYTES 160
 struct source;
 struct source_tensor;
@@ -118,6 +117,8 @@ enum status shard_of(struct shard_spec *out, const struct weight *weight, int wo
 enum status shard_validate(const struct shard_spec *spec, const char *name, size_t element_bytes, struct error *err) NODISCARD;
 /* All ranks' specs of one tensor: the distinct parts are disjoint and cover the axis, replicas agree. */
 enum status shard_validate_group(const struct shard_spec *specs, int world_size, const char *name, struct error *err) NODISCARD;
+/* Every rank's part of every parameter, by both (S2). */
+enum status shard_validate_all(const struct manifest *manifest, int world_size, struct error *err) NODISCARD;
 
 /* Whether each rank has its vocabulary rows of the embedding alone, which then costs an all-reduce. choice: "auto", "vocab" or "replicated"; auto: where
  * ranks have memories of their own and the embedding is not the LM head as well. Never with one rank. */

@@ -90,8 +90,3 @@ uint64_t source_bytes_read(const struct source *source)
 {
 	return atomic_load_explicit(&source->bytes_read, memory_order_relaxed);
 }
-
-uint64_t source_bytes_total(const struct source *source)
-{
-	return source->bytes_total;
-}

@@ -70,8 +70,7 @@ struct source_recipe {
 	float offset, scale;
 };
 bool source_recipe(const struct source *source, const struct source_tensor *tensor, struct source_recipe *out);
-/* Bytes of tensor data handed out so far, and bytes in all tensors (0 for random). */
+/* Bytes of tensor data handed out so far. */
 uint64_t source_bytes_read(const struct source *source);
-uint64_t source_bytes_total(const struct source *source);
 
 #endif

@@ -5,7 +5,6 @@
 #define MAX_HEAD 256
 #define MAX_SPLITS 32
 #define DECODE_HEADS 4 /* of a block */
-#define DECODE_LANES 8
 #define DECODE_THREADS 128
 #define TENSOR_HEADS 8
 #define TENSOR_WAVES 12      /* of a block at most */

@@ -7,7 +7,6 @@
 
 #include "base/clock.h"
 #include "base/mem.h"
-#include "base/stats.h"
 #include "prescreen/attention_rules.h"
 
 /* A side is timed over so many calls that it takes about SIDE_US, goes through all copies of the weights if that takes no longer than SIDE_MOST_US. */
@@ -279,15 +278,15 @@ enum status candidate_time_graph(struct screen *s, struct graph *graph, double *
 	const struct device_ops *ops = s->bench.ops;
 	uint64_t deadline = clock_deadline_ms((uint64_t)s->bench.timeout_ms);
 	float ms;
-	if (!ops->event_create_timed) {
+	if (!ops->event_create) {
 		uint64_t start = clock_ns();
 		TRY(ops->graph_launch(graph, s->bench.stream, err));
 		TRY(ops->stream_sync(s->bench.stream, deadline, NULL, err));
 		*us = (double)(clock_ns() - start) / 1e3;
 		return STATUS_OK;
 	}
-	if (!s->from) TRY(ops->event_create_timed(s->bench.device, &s->from, err));
-	if (!s->to) TRY(ops->event_create_timed(s->bench.device, &s->to, err));
+	if (!s->from) TRY(ops->event_create(s->bench.device, &s->from, err));
+	if (!s->to) TRY(ops->event_create(s->bench.device, &s->to, err));
 	TRY(ops->event_record(s->from, s->bench.stream, err));
 	TRY(ops->graph_launch(graph, s->bench.stream, err));
 	TRY(ops->event_record(s->to, s->bench.stream, err));
@@ -322,7 +321,7 @@ static int calls_for(const struct screen *s, const struct trial *t, double us)
 /* Calls: so many as the baseline has, or, for the baseline itself, as the time of one tells. */
 static enum status make_side(struct screen *s, struct trial *t, const struct result_problem *p, const struct variant *v, int calls, struct side *out, struct error *err)
 {
-	*out = (struct side){.variant = *v, .calls = calls, .ready = true};
+	*out = (struct side){.variant = *v, .calls = calls};
 	TRY(prefer(s, p, v, err));
 	if (s->bench.ops->graph_begin) TRY(record(s, t, calls, true, &out->graph, err));
 	return STATUS_OK;

@@ -19,7 +19,6 @@ struct side {
 	struct variant variant;
 	struct graph *graph; /* of `calls` calls; NULL where the back end records nothing */
 	int calls;
-	bool ready;
 };
 
 struct screen {

@@ -124,11 +124,6 @@ const struct result_candidate *grid_best(const struct result_problem *problem)
 	return best;
 }
 
-const char *grid_verdict(const struct result_candidate *best)
-{
-	return best ? outcome_name(best->outcome) : "none";
-}
-
 const char *grid_variant_text(const struct variant *v, char text[RESULTS_TEXT])
 {
 	if (v->mode[0]) snprintf(text, RESULTS_TEXT, "%s (%s)", v->kernel, v->mode);

@@ -28,8 +28,6 @@ void grid_fini(struct grid *grid);
 /* What decides a problem: its best kept candidate; else the best of the boundary; else the fastest that was timed; else the first that was rejected. NULL:
  * there is nothing but a baseline, or nothing. */
 const struct result_candidate *grid_best(const struct result_problem *problem);
-/* "keep", "boundary", "reject", or "none" for NULL. */
-const char *grid_verdict(const struct result_candidate *best);
 /* "gemv_strided (4 rows, 640 threads)" */
 const char *grid_variant_text(const struct variant *variant, char text[RESULTS_TEXT]);
 /* Why a candidate is where it is: "1.26x (1.24 to 1.27)", "threads: 1088 > 1024", ... */

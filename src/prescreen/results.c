@@ -150,7 +150,8 @@ static bool gdn_equal(const struct gdn_problem *a, const struct gdn_problem *b)
 	       a->conv_kernel == b->conv_kernel && a->rows == b->rows && a->prefill == b->prefill;
 }
 
-bool result_problem_equal(const struct result_problem *a, const struct result_problem *b)
+/* The same question: op, phase, key. */
+static bool problem_equal(const struct result_problem *a, const struct result_problem *b)
 {
 	if (a->op != b->op || strcmp(a->phase, b->phase) != 0) return false;
 	switch (a->op) {
@@ -200,7 +201,7 @@ const char *result_problem_shape(const struct result_problem *problem, char text
 struct result_problem *results_find(const struct results *results, const struct result_problem *like)
 {
 	for (int i = 0; i < results->problems; i++)
-		if (result_problem_equal(&results->problem[i], like)) return &results->problem[i];
+		if (problem_equal(&results->problem[i], like)) return &results->problem[i];
 	return NULL;
 }
 

@@ -224,8 +224,6 @@ bool result_problem_chained(const struct result_problem *problem);
 bool result_confirmed(const struct results *results, const struct result_problem *problem, const struct result_candidate *candidate);
 void result_candidate_fini(struct result_candidate *candidate);
 
-/* The same question: op, phase, key. */
-bool result_problem_equal(const struct result_problem *a, const struct result_problem *b);
 /* Token rows. */
 int result_problem_rows(const struct result_problem *problem);
 /* The op that asks: "mlp_in", "attention", "moe". Static. */

@@ -29,17 +29,15 @@ static struct shape_gdn gdn_of(const struct model_config *c, const struct plan_d
 	struct shape_gdn g = {.layers = layers, .k_heads = d->gdn_k_heads, .v_heads = d->gdn_v_heads, .k_dim = c->gdn.k_dim, .v_dim = c->gdn.v_dim,
 	                      .conv_kernel = c->gdn.conv_kernel, .state_dtype = DTYPE_F32};
 	g.conv_channels = 2 * g.k_heads * g.k_dim + g.v_heads * g.v_dim;
-	g.state_bytes = (uint64_t)(g.conv_kernel - 1) * (uint64_t)g.conv_channels * dtype_bytes(c->dtype) +
-	                (uint64_t)g.v_heads * (uint64_t)g.k_dim * (uint64_t)g.v_dim * dtype_bytes(g.state_dtype);
 	return g;
 }
 
 static struct shape_moe moe_of(const struct model_config *c, int world_size)
 {
-	int inner = c->moe.intermediate / world_size, shared = c->moe.shared_intermediate / world_size;
+	int inner = c->moe.intermediate / world_size;
 	return (struct shape_moe){.layers = c->moe.layers, .experts = c->moe.experts, .experts_per_token = c->moe.experts_per_token, .gate_up_n = 2 * inner,
-	                          .gate_up_k = c->hidden_size, .down_n = c->hidden_size, .down_k = inner, .shared_gate_up_n = 2 * shared,
-	                          .shared_down_k = shared, .norm_topk = c->moe.norm_topk};
+	                          .gate_up_k = c->hidden_size, .down_n = c->hidden_size, .down_k = inner,
+	                          .shared_down_k = c->moe.shared_intermediate / world_size, .norm_topk = c->moe.norm_topk};
 }
 
 void shapes_of(struct shapes *out, const struct model_config *config, const struct plan_degree *degree)
@@ -51,7 +49,7 @@ void shapes_of(struct shapes *out, const struct model_config *config, const stru
 	add_families(out, config, degree);
 	if (gdn < config->layers)
 		out->attention = (struct shape_attention){.layers = config->layers - gdn, .q_heads = degree->q_heads, .kv_heads = degree->kv_heads,
-		                                          .kv_replicated = degree->kv_replicated, .head_dim = config->head_dim, .softcap = config->attn_softcap};
+		                                          .head_dim = config->head_dim, .softcap = config->attn_softcap};
 	if (gdn) out->gdn = gdn_of(config, degree, gdn);
 	if (config->moe.layers) out->moe = moe_of(config, degree->world_size);
 }

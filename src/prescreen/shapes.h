@@ -25,7 +25,7 @@ struct shape_family {
 
 struct shape_attention {
 	int layers; /* 0: none */
-	int q_heads, kv_heads, kv_replicated, head_dim; /* local */
+	int q_heads, kv_heads, head_dim; /* local */
 	float softcap; /* of scores; 0: none */
 };
 
@@ -34,15 +34,14 @@ struct shape_gdn {
 	int k_heads, v_heads, k_dim, v_dim; /* local; the state of a sequence and layer is [v_heads, k_dim, v_dim] */
 	int conv_channels, conv_kernel;     /* and [conv_kernel - 1, conv_channels] of the convolution */
 	enum dtype state_dtype;
-	uint64_t state_bytes; /* of one layer: both */
 };
 
 /* The experts of a layer: grouped problems, whose rows are the tokens that chose an expert. */
 struct shape_moe {
 	int layers; /* 0: none */
 	int experts, experts_per_token;
-	int gate_up_n, gate_up_k, down_n, down_k;               /* of one expert, local */
-	int shared_gate_up_n, shared_down_k;                    /* of the shared one; 0: none */
+	int gate_up_n, gate_up_k, down_n, down_k; /* of one expert, local */
+	int shared_down_k;                        /* of the shared one; 0: none */
 	bool norm_topk;
 };
 

@@ -1,5 +1,6 @@
 #include "prescreen/target.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "model/fields.h"
@@ -19,19 +20,20 @@
  * wherever it runs, hence the floor of 4096; wvSplitK declares 64 KiB, which is there wherever its body is compiled: gfx90a, gfx942. On other
  * devices its body is an assert(false) stub, gfx936 among them. h200 and a100: what a block may ask for at most, 227 and 163 KiB by the vendor's table of
  * compute capabilities 9.0 and 8.0. 16: bytes of one vector load. */
+#define ROW(id, ...) [TARGET_##id] = {.name = #id, __VA_ARGS__}
 static const struct target targets[] = {
-	{.name = "gfx936", .wave = 64, .max_threads = 1024, .shared_bytes = TARGET_UNKNOWN, .shared_floor = 4096, .compute_units = TARGET_UNKNOWN,
-	 .align_bytes = 16, .skinny = KNOWN_NOT, .kernels = UPSTREAM | OWN | LINEAR, .attention = ATTENTION_ANY},
-	{.name = "gfx90a", .wave = 64, .max_threads = 1024, .shared_bytes = 65536, .compute_units = TARGET_UNKNOWN, .align_bytes = 16,
-	 .skinny = KNOWN_YES, .kernels = UPSTREAM | 1u << KERNEL_WVSPLITK | OWN | LINEAR, .attention = ATTENTION_ANY},
-	{.name = "gfx942", .wave = 64, .max_threads = 1024, .shared_bytes = 65536, .compute_units = TARGET_UNKNOWN, .align_bytes = 16,
-	 .skinny = KNOWN_YES, .kernels = UPSTREAM | 1u << KERNEL_WVSPLITK | OWN | LINEAR, .attention = ATTENTION_ANY},
-	{.name = "h200", .wave = 32, .max_threads = 1024, .shared_bytes = 227 * 1024, .compute_units = TARGET_UNKNOWN, .align_bytes = 16, .skinny = KNOWN_NO,
-	 .kernels = OWN | LINEAR, .attention = ATTENTION_ALL, .sm = 90},
-	{.name = "a100", .wave = 32, .max_threads = 1024, .shared_bytes = 163 * 1024, .compute_units = TARGET_UNKNOWN, .align_bytes = 16, .skinny = KNOWN_NO,
-	 .kernels = OWN | LINEAR, .attention = ATTENTION_ALL, .sm = 80},
-	{.name = "cpu", .wave = 1, .max_threads = TARGET_UNKNOWN, .shared_bytes = TARGET_UNKNOWN, .compute_units = TARGET_UNKNOWN, .align_bytes = 1,
-	 .skinny = KNOWN_NO, .kernels = LINEAR},
+	ROW(gfx936, .wave = 64, .max_threads = 1024, .shared_bytes = TARGET_UNKNOWN, .shared_floor = 4096, .compute_units = TARGET_UNKNOWN,
+	 .align_bytes = 16, .skinny = KNOWN_NOT, .kernels = UPSTREAM | OWN | LINEAR, .attention = ATTENTION_ANY),
+	ROW(gfx90a, .wave = 64, .max_threads = 1024, .shared_bytes = 65536, .compute_units = TARGET_UNKNOWN, .align_bytes = 16,
+	 .skinny = KNOWN_YES, .kernels = UPSTREAM | 1u << KERNEL_WVSPLITK | OWN | LINEAR, .attention = ATTENTION_ANY),
+	ROW(gfx942, .wave = 64, .max_threads = 1024, .shared_bytes = 65536, .compute_units = TARGET_UNKNOWN, .align_bytes = 16,
+	 .skinny = KNOWN_YES, .kernels = UPSTREAM | 1u << KERNEL_WVSPLITK | OWN | LINEAR, .attention = ATTENTION_ANY),
+	ROW(h200, .wave = 32, .max_threads = 1024, .shared_bytes = 227 * 1024, .compute_units = TARGET_UNKNOWN, .align_bytes = 16, .skinny = KNOWN_NO,
+	 .kernels = OWN | LINEAR, .attention = ATTENTION_ALL, .sm = 90),
+	ROW(a100, .wave = 32, .max_threads = 1024, .shared_bytes = 163 * 1024, .compute_units = TARGET_UNKNOWN, .align_bytes = 16, .skinny = KNOWN_NO,
+	 .kernels = OWN | LINEAR, .attention = ATTENTION_ALL, .sm = 80),
+	ROW(cpu, .wave = 1, .max_threads = TARGET_UNKNOWN, .shared_bytes = TARGET_UNKNOWN, .compute_units = TARGET_UNKNOWN, .align_bytes = 1,
+	 .skinny = KNOWN_NO, .kernels = LINEAR),
 };
 
 #define COUNT(a) (sizeof(a) / sizeof *(a))
@@ -55,7 +57,10 @@ const struct target *target_find(const char *name)
 
 const char *target_names(void)
 {
-	return "gfx936, gfx90a, gfx942, h200, a100, cpu";
+#define X(name) ", " #name
+	static const char names[] = TARGET_LIST(X);
+#undef X
+	return names + 2;
 }
 
 static enum status parse_name(struct target *out, const struct fields *f, struct error *err)
@@ -71,38 +76,33 @@ static enum status parse_name(struct target *out, const struct fields *f, struct
 	return STATUS_OK;
 }
 
-static enum status parse_kernels(struct target *out, const struct fields *f, struct error *err)
+/* The names of the list `key`, as bits of `*out`. name_of(i): NULL for one that a file does not give. */
+static enum status parse_names(unsigned *out, const struct fields *f, const char *key, const char *(*name_of)(int), int count, struct error *err)
 {
-	static const char expected[] = "a list of LLMM1, wvSplitK, gemv_llmm1, gemv_strided, linear";
-	const json_t *list = fields_get(f, "kernels");
-	if (!json_is_array(list)) return fields_refuse(f, "kernels", expected, list, err);
-	for (size_t i = 0; i < json_array_size(list); i++) {
-		const json_t *item = json_array_get(list, i);
+	const json_t *list = fields_get(f, key), *item;
+	char expected[128] = "a list of";
+	size_t used = strlen(expected), i;
+	for (int id = 0; id < count; id++)
+		if (name_of(id) && used < sizeof expected) used += (size_t)snprintf(expected + used, sizeof expected - used, "%s %s", id ? "," : "", name_of(id));
+	if (!json_is_array(list)) return fields_refuse(f, key, expected, list, err);
+	json_array_foreach((json_t *)list, i, item) {
 		const char *name = json_string_value(item);
 		int id = 0;
-		while (id < KERNEL_COUNT && (!name || id == KERNEL_LLMM1_DISPATCHED || strcmp(name, kernel_name((enum kernel_id)id)) != 0)) id++;
-		if (id == KERNEL_COUNT) return fields_refuse(f, "kernels", expected, item, err);
-		out->kernels |= 1u << id;
+		while (id < count && (!name || !name_of(id) || strcmp(name, name_of(id)) != 0)) id++;
+		if (id == count) return fields_refuse(f, key, expected, item, err);
+		*out |= 1u << id;
 	}
-	if (out->kernels & 1u << KERNEL_LLMM1) out->kernels |= 1u << KERNEL_LLMM1_DISPATCHED;
 	return STATUS_OK;
 }
 
-static enum status parse_attention(struct target *out, const struct fields *f, struct error *err)
+static const char *kernel_in_file(int id)
 {
-	static const char expected[] = "a list of decode_tensor, decode, prefill_wide, prefill_tensor, tile";
-	const json_t *list = fields_get(f, "attention");
-	if (!list) return STATUS_OK; /* its build has none */
-	if (!json_is_array(list)) return fields_refuse(f, "attention", expected, list, err);
-	for (size_t i = 0; i < json_array_size(list); i++) {
-		const json_t *item = json_array_get(list, i);
-		const char *name = json_string_value(item);
-		int id = 0;
-		while (id < ATTENTION_COUNT && (!name || strcmp(name, attention_name((enum attention_id)id)) != 0)) id++;
-		if (id == ATTENTION_COUNT) return fields_refuse(f, "attention", expected, item, err);
-		out->attention |= 1u << id;
-	}
-	return STATUS_OK;
+	return id == KERNEL_LLMM1_DISPATCHED ? NULL : kernel_name((enum kernel_id)id);
+}
+
+static const char *attention_in_file(int id)
+{
+	return attention_name((enum attention_id)id);
 }
 
 static enum status parse_fields(struct target *out, const struct fields *f, struct error *err)
@@ -121,8 +121,10 @@ static enum status parse_fields(struct target *out, const struct fields *f, stru
 	TRY(fields_bool(f, "skinny", &skinny, err));
 	if (fields_get(f, "skinny")) out->skinny = skinny ? KNOWN_YES : KNOWN_NO;
 	TRY(fields_int(f, "sm", 0, 999, &out->sm, err));
-	TRY(parse_kernels(out, f, err));
-	return parse_attention(out, f, err);
+	TRY(parse_names(&out->kernels, f, "kernels", kernel_in_file, KERNEL_COUNT, err));
+	if (out->kernels & 1u << KERNEL_LLMM1) out->kernels |= 1u << KERNEL_LLMM1_DISPATCHED;
+	if (!fields_get(f, "attention")) return STATUS_OK; /* its build has none */
+	return parse_names(&out->attention, f, "attention", attention_in_file, ATTENTION_COUNT, err);
 }
 
 static enum status from_object(struct target *out, const json_t *object, const char *file, struct error *err)
@@ -144,7 +146,7 @@ enum status target_parse(struct target *out, const char *json, size_t n, const c
 	return st;
 }
 
-enum status target_load(struct target *out, const char *path, struct error *err)
+static enum status load(struct target *out, const char *path, struct error *err)
 {
 	*out = (struct target){0};
 	json_t *root;
@@ -158,7 +160,7 @@ enum status target_open(struct target *out, const char *name_or_file, struct err
 {
 	const struct target *known = target_find(name_or_file);
 	*out = (struct target){0};
-	if (!known && strpbrk(name_or_file, "/.")) return target_load(out, name_or_file, err);
+	if (!known && strpbrk(name_or_file, "/.")) return load(out, name_or_file, err);
 	if (!known) return FAIL(err, USAGE, "--target '%.40s': no such target; give one of %s, or a JSON file", name_or_file, target_names());
 	*out = *known;
 	return STATUS_OK;

@@ -45,6 +45,15 @@ enum attention_id {
 	ATTENTION_COUNT
 };
 
+/* X(name): the devices that are described, each by a row in target.c. */
+#define TARGET_LIST(X) X(gfx936) X(gfx90a) X(gfx942) X(h200) X(a100) X(cpu)
+
+enum target_id {
+#define X(name) TARGET_##name,
+	TARGET_LIST(X)
+#undef X
+};
+
 enum known { KNOWN_NO, KNOWN_YES, KNOWN_NOT }; /* KNOWN_NOT: not known */
 
 struct target {
@@ -71,7 +80,6 @@ const char *target_names(void);
 /* A JSON object of the same fields (docs/PRESCREEN.md). BAD_INPUT names the file, the field, what was expected and what was found; a key
  * that is not a field is refused, so that a misspelt limit does not silently count as unknown. */
 enum status target_parse(struct target *out, const char *json, size_t n, const char *file, struct error *err) NODISCARD;
-enum status target_load(struct target *out, const char *path, struct error *err) NODISCARD;
 /* What an option says: a name, or the path of a file (with a '/' or a '.'). USAGE lists the names. */
 enum status target_open(struct target *out, const char *name_or_file, struct error *err) NODISCARD;
 

@@ -54,7 +54,7 @@ enum status trial_weights_open(struct trial_weights *out, struct bench *bench, e
 {
 	const struct device_ops *ops = bench->ops;
 	*out = (struct trial_weights){.bench = bench, .n = n, .k = k, .dtype = dtype};
-	size_t bytes = ops->linear_bytes(dtype, n, k), step = (bytes + COPY_ALIGN - 1) / COPY_ALIGN * COPY_ALIGN;
+	size_t bytes = ops->linear_bytes(dtype, n, k), step = size_round_up(bytes, COPY_ALIGN);
 	size_t copies = bench->rotate_bytes ? bench->rotate_bytes / bytes + 2 : 1;
 	if (copies > TRIAL_MAX_COPIES) copies = TRIAL_MAX_COPIES;
 	enum status st;

@@ -23,14 +23,14 @@ struct row_shape {
 	bool ragged;    /* sequences of different lengths, up to `context` */
 };
 
-static void fill_rows(const struct row_shape *s, int blocks, int32_t *position, int32_t *slot, int32_t *start, int32_t *length, int32_t *table)
+static void fill_rows(const struct row_shape *s, int blocks, int32_t *position, int32_t *slot, int32_t *start, int32_t *table)
 {
 	for (int q = 0; q < s->seqs; q++) {
 		start[q] = q * s->each;
-		length[q] = s->ragged ? s->context - q % (s->context / 2) : s->context;
+		const int length = s->ragged ? s->context - q % (s->context / 2) : s->context;
 		for (int b = 0; b < blocks; b++) table[q * blocks + b] = 1 + q * blocks + b; /* block 0 is the sink */
 		for (int i = 0; i < s->each; i++) {
-			int p = length[q] - s->each + i;
+			int p = length - s->each + i;
 			position[q * s->each + i] = p;
 			slot[q * s->each + i] = table[q * blocks + p / s->block_tokens] * s->block_tokens + p % s->block_tokens;
 		}
@@ -58,17 +58,17 @@ static enum status put_angles(struct trial *t, int rows, const int32_t *position
 static enum status put_rows(struct trial *t, const struct row_shape *s, struct error *err)
 {
 	int rows = s->seqs * s->each, blocks = (s->context + s->block_tokens - 1) / s->block_tokens;
-	size_t count = (size_t)rows * 2 + (size_t)s->seqs * 2 + 1 + (size_t)s->seqs * (size_t)blocks;
+	size_t count = (size_t)rows * 2 + (size_t)s->seqs + 1 + (size_t)s->seqs * (size_t)blocks;
 	void *device;
 	int32_t *host = mem_zalloc(count, sizeof *host, "prescreen: rows", err);
 	if (!host) return STATUS_NO_MEMORY;
-	int32_t *slot = host + rows, *start = slot + rows, *length = start + s->seqs + 1, *table = length + s->seqs;
-	fill_rows(s, blocks, host, slot, start, length, table);
+	int32_t *slot = host + rows, *start = slot + rows, *table = start + s->seqs + 1;
+	fill_rows(s, blocks, host, slot, start, table);
 	enum status st;
 	TRY_GOTO(trial_put(t, host, count * sizeof *host, "prescreen: rows", &device, err), end);
 	const int32_t *at = device;
-	t->rows = (struct step_rows){.rows = rows, .seqs = s->seqs, .position = at, .kv_slot = at + rows, .row_start = at + 2 * rows, .kv_len = at + 2 * rows + s->seqs + 1,
-	                             .block_table = at + 2 * rows + 2 * s->seqs + 1, .max_blocks = blocks, .max_kv_len = s->context, .max_seq_rows = s->each};
+	t->rows = (struct step_rows){.rows = rows, .seqs = s->seqs, .position = at, .kv_slot = at + rows, .row_start = at + 2 * rows,
+	                             .block_table = at + 2 * rows + s->seqs + 1, .max_blocks = blocks, .max_kv_len = s->context, .max_seq_rows = s->each};
 	t->cache.layout.blocks = 1 + s->seqs * blocks;
 	if (t->bench->config->rotary_dim > 0) TRY_GOTO(put_angles(t, rows, host, err), end);
 end:

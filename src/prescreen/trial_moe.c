@@ -65,11 +65,6 @@ static enum status fill_router(struct trial_experts *x, struct error *err)
 	return st;
 }
 
-static size_t aligned(size_t bytes)
-{
-	return (bytes + ALIGN - 1) / ALIGN * ALIGN;
-}
-
 static enum status find(struct trial_experts *x, const char *name, int64_t rows, int cols, struct source_tensor *out, struct error *err)
 {
 	return rows && cols ? source_find(x->source, name, 2, rows, cols, out, err) : STATUS_OK;
@@ -95,8 +90,8 @@ static size_t lay_out(struct trial_experts *x)
 	w->router = (struct linear_weight){.dtype = k->dtype, .n = k->experts + shared, .k = k->hidden};
 	w->gate_up = (struct linear_weight){.dtype = k->dtype, .n = 2 * k->inner, .k = k->hidden};
 	w->down = (struct linear_weight){.dtype = k->dtype, .n = k->hidden, .k = k->inner};
-	w->gate_up_bytes = aligned(ops->linear_bytes(k->dtype, w->gate_up.n, w->gate_up.k));
-	w->down_bytes = aligned(ops->linear_bytes(k->dtype, w->down.n, w->down.k));
+	w->gate_up_bytes = size_round_up(ops->linear_bytes(k->dtype, w->gate_up.n, w->gate_up.k), ALIGN);
+	w->down_bytes = size_round_up(ops->linear_bytes(k->dtype, w->down.n, w->down.k), ALIGN);
 	if (shared) w->shared_gate_up = (struct linear_weight){.dtype = k->dtype, .n = 2 * k->shared_inner, .k = k->hidden};
 	if (shared) w->shared_down = (struct linear_weight){.dtype = k->dtype, .n = k->hidden, .k = k->shared_inner};
 	struct linear_weight *each[] = {&w->router, &w->shared_gate_up, &w->shared_down, &w->gate_up, &w->down};
@@ -105,7 +100,7 @@ static size_t lay_out(struct trial_experts *x)
 		if (!each[i]->n) continue;
 		each[i]->data = (char *)x->memory + at; /* of no memory yet: an offset */
 		const size_t many = each[i] == &w->gate_up ? w->gate_up_bytes * (size_t)k->experts : each[i] == &w->down ? w->down_bytes * (size_t)k->experts : 0;
-		at += many ? many : aligned(ops->linear_bytes(k->dtype, each[i]->n, each[i]->k));
+		at += many ? many : size_round_up(ops->linear_bytes(k->dtype, each[i]->n, each[i]->k), ALIGN);
 	}
 	return at;
 }

@@ -52,8 +52,6 @@ void trial_gdn_fini(struct trial *t);
 /* ---- reference */
 /* `want` of 0..n-1, ascending: both ends, and one somewhere in each of the stretches between. */
 int64_t *trial_choose(int64_t n, int64_t *want, uint64_t stream, struct error *err);
-/* Chooses the places of region 0, and room for their values. */
-enum status trial_choose_samples(struct trial *t, struct error *err) NODISCARD;
 double trial_dot(const float *a, const float *b, int from, int to);
 /* Row `row` of a tensor of made-up weights, widened. */
 enum status trial_weight_row(struct source *source, const struct source_tensor *tensor, struct source_scratch *scratch, int64_t row, int cols, float *out,

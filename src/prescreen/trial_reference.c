@@ -47,7 +47,8 @@ static int most_rows(const struct trial *t)
 	return t->problem->op == PROBLEM_MOE ? MOE_ROWS : SAMPLE_ROWS;
 }
 
-enum status trial_choose_samples(struct trial *t, struct error *err)
+/* The places of region 0, and room for their values. */
+static enum status choose_samples(struct trial *t, struct error *err)
 {
 	const struct trial_region *r = &t->region[0];
 	struct trial_samples *s = &t->samples;
@@ -165,7 +166,7 @@ static enum status linear_reference(struct trial *t, struct error *err)
 
 enum status trial_make_reference(struct trial *t, struct error *err)
 {
-	TRY(trial_choose_samples(t, err));
+	TRY(choose_samples(t, err));
 	switch (t->problem->op) {
 	case PROBLEM_ATTENTION: return trial_attention_reference(t, err);
 	case PROBLEM_MOE: return trial_moe_reference(t, err);

@@ -18,7 +18,7 @@ bool answer_init(struct answer *a, enum endpoint endpoint, const char *id, int64
 {
 	bool chat = endpoint == ENDPOINT_CHAT;
 	const char *prefix = chat ? "chatcmpl-" : "cmpl-";
-	*a = (struct answer){.request = request, .facts = facts};
+	*a = (struct answer){.request = request};
 	out_puts(&a->chunk_head, "data: ");
 	put_head(&a->chunk_head, chat ? "chat.completion.chunk" : "text_completion", prefix, id, created, facts);
 	put_head(&a->body_head, chat ? "chat.completion" : "text_completion", prefix, id, created, facts);

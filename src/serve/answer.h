@@ -39,7 +39,6 @@ int64_t choice_count_chars(const char *text, size_t n);
 
 struct answer {
 	const struct request *request;
-	const struct facts *facts;
 	struct out chunk_head, body_head; /* up to the choices */
 };
 bool answer_init(struct answer *a, enum endpoint endpoint, const char *id, int64_t created, const struct facts *facts, const struct request *request) NODISCARD;

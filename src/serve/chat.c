@@ -4,7 +4,6 @@
 #include <string.h>
 #include <time.h>
 
-#include "base/mem.h"
 #include "text/template.h"
 
 /* ---- messages ---- */
@@ -108,6 +107,13 @@ static size_t find_last(const struct template_output *rendered, const char *text
 	return 0;
 }
 
+/* White space behind the message's text, where the template has not trimmed it. */
+static size_t kept_space(const struct template_output *rendered, size_t end, const struct buf *last, size_t n)
+{
+	size_t space = last->size - n;
+	return space <= rendered->text.size - end && !memcmp(rendered->text.data + end, last->data + n, space) ? space : 0;
+}
+
 /* continue_final_message: the text ends where the last message ends, so that the model goes on with it. */
 static enum status cut_behind_last(struct template_output *rendered, const json_t *messages, struct refusal *r)
 {
@@ -120,7 +126,7 @@ static enum status cut_behind_last(struct template_output *rendered, const json_
 	if (st == STATUS_OK && n == start) st = refuse(r, 400, "continue_final_message", "the last message has no text to continue");
 	size_t end = st == STATUS_OK ? find_last(rendered, last.data + start, n - start) : 0;
 	if (st == STATUS_OK && !end) st = refuse(r, 400, "continue_final_message", "the chat template does not write the last message as it is; it cannot be continued");
-	if (st == STATUS_OK) rendered->text.size = end;
+	if (st == STATUS_OK) rendered->text.size = end + kept_space(rendered, end, &last, n);
 	buf_fini(&last);
 	return st;
 }
@@ -137,14 +143,40 @@ static enum status encode(struct token_list *out, const struct template_output *
 }
 
 static enum status render(struct template_output *out, const json_t *messages, const json_t *variables, const struct request *q,
-                          const struct facts *facts, struct refusal *r)
+                          const struct facts *facts, struct error *err)
 {
-	struct error err = {0};
 	struct tm now;
 	time_t seconds = time(NULL);
 	localtime_r(&seconds, &now);
 	struct template_input input = {.messages = messages, .kwargs = variables, .add_generation_prompt = q->add_generation_prompt, .now = &now};
-	enum status st = chat_template_render(facts->chat_template, &input, out, &err);
+	return chat_template_render(facts->chat_template, &input, out, err);
+}
+
+/* The messages with "" where an assistant's content is null or missing. The caller's; NULL: none is, or there is no memory for it. */
+static json_t *fill_contents(const json_t *messages)
+{
+	json_t *made = NULL;
+	const json_t *message;
+	size_t i;
+	json_array_foreach((json_t *)messages, i, message) {
+		if (body_get(message, "content")) continue; /* the others were refused */
+		if (!made) made = json_deep_copy(messages);
+		if (!made) return NULL;
+		json_object_set_new(json_array_get(made, i), "content", json_string(""));
+	}
+	return made;
+}
+
+/* A template sees an assistant's null, as it may ask for it; one that fails, for example because it joins it to text, is given "" instead. Of two
+ * errors the first counts. */
+static enum status render_messages(struct template_output *out, const json_t *messages, const json_t *variables, const struct request *q,
+                                   const struct facts *facts, struct refusal *r)
+{
+	struct error err = {0};
+	enum status st = render(out, messages, variables, q, facts, &err);
+	json_t *filled = st == STATUS_OK ? NULL : fill_contents(messages);
+	if (filled && render(out, filled, variables, q, facts, NULL) == STATUS_OK) st = STATUS_OK;
+	json_decref(filled);
 	if (st == STATUS_OK) return q->continue_final ? cut_behind_last(out, messages, r) : st;
 	return refuse_error(r, "messages", st == STATUS_UNSUPPORTED ? STATUS_BAD_INPUT : st, &err);
 }
@@ -158,7 +190,7 @@ enum status chat_tokens(struct token_list *out, const json_t *body, const struct
 	if (!facts->tokenizer) return refuse(r, 400, NULL, "this model has no tokenizer; use /v1/completions with token ids");
 	if (!facts->chat_template) return refuse(r, 400, NULL, "this model has no chat template; use /v1/completions");
 	TRY(read_variables(&variables, body, r));
-	enum status st = render(&rendered, messages, variables, request, facts, r);
+	enum status st = render_messages(&rendered, messages, variables, request, facts, r);
 	if (st == STATUS_OK) st = encode(out, &rendered, request, facts, r);
 	template_output_fini(&rendered);
 	json_decref(variables);

@@ -40,13 +40,13 @@ int64_t choice_count_chars(const char *text, size_t n)
 	return count;
 }
 
-/* `piece` goes to `fresh` as far as no stop string can begin in it. Before min_tokens nothing is a stop string. */
+/* `piece` goes to `fresh` as far as no stop string can begin in it. Up to min_tokens none can be complete. */
 static bool take_piece(struct choice *choice, const struct request *q)
 {
 	int found = -1;
 	enum status st;
 	choice->chars += choice_count_chars(choice->piece.data, choice->piece.size);
-	if (choice->tokens <= q->min_tokens) st = buf_append(&choice->fresh, choice->piece.data, choice->piece.size, NULL);
+	if (choice->tokens <= q->min_tokens) st = stop_pass(&choice->scan, &q->stops, choice->piece.data, choice->piece.size, &choice->fresh, NULL);
 	else st = stop_push(&choice->scan, &q->stops, choice->piece.data, choice->piece.size, q->include_stop, &choice->fresh, &found, NULL);
 	buf_clear(&choice->piece);
 	if (found >= 0) {

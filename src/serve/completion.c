@@ -65,6 +65,7 @@ static enum status init_choice(struct completion *c, const struct completion_opt
 	                                              .prompt_logprobs = wants_scores(q), .cache_salt = q->cache_salt};
 	if (wants_scores(q) && !choice_want_scores(choice, choice->job.request.sampling.logprobs)) return refuse_memory(r);
 	if (c->facts->tokenizer && detokenizer_create(&choice->text, c->facts->tokenizer, q->skip_special, NULL) != STATUS_OK) return refuse_memory(r);
+	if (choice->text && detokenizer_follow(choice->text, prompt->ids.ids, prompt->ids.count, NULL) != STATUS_OK) return refuse_memory(r);
 	if (q->echo && buf_append(&choice->fresh, prompt->text.data, prompt->text.size, NULL) != STATUS_OK) return refuse_memory(r);
 	choice->chars = choice_count_chars(choice->fresh.data, choice->fresh.size);
 	return STATUS_OK;

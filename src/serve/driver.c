@@ -370,21 +370,16 @@ enum status driver_start(struct driver **out, const struct driver_options *optio
 	return STATUS_OK;
 }
 
-void driver_stop(struct driver *d)
-{
-	pthread_mutex_lock(&d->in_lock);
-	d->stop = true;
-	pthread_cond_signal(&d->in_wake);
-	pthread_mutex_unlock(&d->in_lock);
-}
-
 void driver_destroy(struct driver **driver)
 {
 	struct driver *d = *driver;
 	if (!d) return;
 	*driver = NULL;
 	if (d->started) {
-		driver_stop(d);
+		pthread_mutex_lock(&d->in_lock);
+		d->stop = true;
+		pthread_cond_signal(&d->in_wake);
+		pthread_mutex_unlock(&d->in_lock);
 		pthread_mutex_lock(&d->out_lock);
 		d->out_abandoned = true;
 		pthread_cond_signal(&d->out_room);

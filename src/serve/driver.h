@@ -77,9 +77,7 @@ struct driver_options {
 };
 
 enum status driver_start(struct driver **out, const struct driver_options *options, struct error *err) NODISCARD;
-/* Ends what is in flight as cancelled, then the thread. Events may still be taken; driver_destroy frees. Does not wait. */
-void driver_stop(struct driver *driver);
-/* Waits for the thread. Events that nobody took are dropped. */
+/* Ends what is in flight as cancelled, then the thread, and waits for it. Events that nobody took are dropped. */
 void driver_destroy(struct driver **driver);
 
 /* The jobs at jobs[0..n) in order, all together. Never blocks, never refuses: a driver that has stopped answers by events. */

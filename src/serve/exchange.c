@@ -1,8 +1,10 @@
 /* One request and its answer as libmicrohttpd sees them: judging the head, collecting the body, sending what the routes made.
  *
  * libmicrohttpd 0.9.75 accepts more than it should in a head: two Content-Length, a Transfer-Encoding beside one, white space in a field
- * name. Each of these lets two hops disagree on where a request ends, so they are refused here and the connection is closed. It also
- * cannot answer while a body arrives; see http_refuse_raw. */
+ * name. A folded line it takes for the rest of the field's name: `Content-Length: 5` and ` 0` give a field `Content-Length0`. Each of these lets
+ * two hops disagree on where a request ends, so they are refused here and the connection is closed. It also cannot answer while a body arrives;
+ * see http_refuse_raw. */
+#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
@@ -19,7 +21,8 @@
 struct head {
 	const char *content_length, *transfer_encoding, *host, *authorization, *expect, *request_id;
 	const char *twice; /* a field that came twice with different values, or twice where that is never right */
-	bool bad_name;
+	const char *end; /* of what was looked at last; NULL: lines do not lie where they came in */
+	bool bad_name, folded;
 };
 
 static bool token_char(unsigned char c)
@@ -33,11 +36,26 @@ static void note(const char **slot, const char *name, const char *value, bool ne
 	if (!*slot) *slot = value;
 }
 
+/* libmicrohttpd 0.9 leaves the lines where they came in, one behind the other, with a NUL where their end was. Between them is a folded line, or the name
+ * that it was put to lies elsewhere; or a value has a NUL of its own. Later versions unfold a line as RFC 9112 has it, and trim values. */
+static bool lines_lie_still(void)
+{
+	return !strncmp(MHD_get_version(), "0.9.", 4);
+}
+
+static bool next_line(const char *end, const char *line)
+{
+	uintptr_t gap = (uintptr_t)line - (uintptr_t)end;
+	return gap == 1 || gap == 2; /* LF, CR LF */
+}
+
 static enum MHD_Result look_at(void *context, enum MHD_ValueKind kind, const char *name, const char *value)
 {
 	struct head *h = context;
 	(void)kind;
 	if (!value) value = "";
+	h->folded |= h->end && !next_line(h->end, name);
+	if (h->end) h->end = value + strlen(value);
 	if (!*name) h->bad_name = true;
 	for (const char *c = name; *c; c++) h->bad_name |= !token_char((unsigned char)*c);
 	if (!strcasecmp(name, "content-length")) note(&h->content_length, "Content-Length", value, true, h);
@@ -49,24 +67,39 @@ static enum MHD_Result look_at(void *context, enum MHD_ValueKind kind, const cha
 	return MHD_YES;
 }
 
+/* Of a field's value: libmicrohttpd leaves the white space behind it there. */
+static size_t value_bytes(const char *value)
+{
+	size_t n = strlen(value);
+	while (n && (value[n - 1] == ' ' || value[n - 1] == '\t')) n--;
+	return n;
+}
+
+static bool value_is(const char *value, const char *word)
+{
+	size_t n = strlen(word);
+	return value_bytes(value) == n && !strncasecmp(value, word, n);
+}
+
 static enum status check_framing(const struct head *h, const char *version, struct refusal *r)
 {
 	bool old = !strcmp(version, "HTTP/1.0");
+	if (h->folded) return refuse(r, 400, NULL, "a header field is folded over several lines, or holds a NUL");
 	if (h->bad_name) return refuse(r, 400, NULL, "the name of a header field holds a character that no name may hold");
 	if (h->twice) return refuse(r, 400, NULL, "the header field %s is given twice", h->twice);
 	if (h->transfer_encoding && (h->content_length || old))
 		return refuse(r, 400, NULL, "Transfer-Encoding beside %s", old ? "HTTP/1.0" : "Content-Length");
-	if (h->transfer_encoding && strcasecmp(h->transfer_encoding, "chunked") != 0)
+	if (h->transfer_encoding && strcasecmp(h->transfer_encoding, "chunked") != 0) /* with a blank behind it the library knows no frame */
 		return refuse(r, 501, NULL, "the transfer encoding is not supported; use chunked or Content-Length");
 	if (!h->host && !old) return refuse(r, 400, NULL, "the header field Host is missing");
-	if (h->expect && strcasecmp(h->expect, "100-continue") != 0) return refuse(r, 417, NULL, "the expectation is not one that this server meets");
+	if (h->expect && !value_is(h->expect, "100-continue")) return refuse(r, 417, NULL, "the expectation is not one that this server meets");
 	return STATUS_OK;
 }
 
 /* In the time that the longer of the two takes, wherever they differ. */
 static bool same_secret(const char *given, const char *secret)
 {
-	size_t n = strlen(given), m = strlen(secret);
+	size_t n = value_bytes(given), m = strlen(secret);
 	unsigned different = (unsigned)(n ^ m) | (unsigned)((n ^ m) >> 32);
 	for (size_t i = 0; i < (n > m ? n : m); i++) different |= (unsigned)((unsigned char)given[n ? i % n : 0] ^ (unsigned char)secret[m ? i % m : 0]);
 	return different == 0;
@@ -103,28 +136,39 @@ static const char *static_method(const char *method)
 
 static void keep_request_id(struct exchange *x, const char *id)
 {
-	size_t n = id ? strlen(id) : 0;
+	size_t n = id ? value_bytes(id) : 0;
 	if (!n || n >= sizeof x->request_id) return;
 	for (size_t i = 0; i < n; i++)
 		if (id[i] < 0x20 || id[i] == 0x7f) return;
-	memcpy(x->request_id, id, n + 1);
+	memcpy(x->request_id, id, n);
+	x->request_id[n] = 0;
+}
+
+/* The path of a target that begins with scheme and authority, as proxies are asked (RFC 9112, 3.2.2). */
+static const char *path_of(const char *url)
+{
+	if (strncasecmp(url, "http://", 7) != 0 && strncasecmp(url, "https://", 8) != 0) return url;
+	const char *path = strchr(strchr(url, ':') + 3, '/');
+	return path ? path : "/";
 }
 
 /* Everything that can be said before the body. `early`: say it now and close, because where the body ends is not certain, or it is
  * not worth reading; else a short body is read and forgotten, so that the connection can be used again. */
 static enum status judge_head(struct exchange *x, const char *url, const char *method, const char *version, struct refusal *r)
 {
-	struct head h = {0};
+	struct head h = {.end = lines_lie_still() ? version + strlen(version) : NULL};
 	bool wrong_method;
 	const char *allow = NULL;
 	MHD_get_connection_values(x->mhd, MHD_HEADER_KIND, look_at, &h);
+	h.folded |= h.end && (uintptr_t)method + x->head_bytes - (uintptr_t)h.end > 4; /* two ends of line */
 	x->method = static_method(method);
-	x->route = routes_find(url, &wrong_method, method, &allow);
+	x->route = routes_find(path_of(url), &wrong_method, method, &allow);
 	x->early = true;
 	x->chunked = h.transfer_encoding;
 	keep_request_id(x, h.request_id);
 	if (x->url_bytes > SERVER_URL_BYTES) return refuse(r, 414, NULL, "the URL is longer than %d bytes", SERVER_URL_BYTES);
 	TRY(check_framing(&h, version, r));
+	if (x->url_cut) return refuse(r, 400, NULL, "the path holds a NUL");
 	x->early = h.expect || h.transfer_encoding || (h.content_length && (strlen(h.content_length) > 9 || atol(h.content_length) > DISCARD_BYTES));
 	TRY(check_key(x, &h, r));
 	if (!x->route) return refuse(r, 404, NULL, "this path does not exist");
@@ -174,6 +218,16 @@ static void common_headers(const struct exchange *x, struct MHD_Response *respon
 	}
 }
 
+/* A page may send the fields that its request has: what counts is the key. `asked`: their names, as the browser lists them. */
+static const char *allowed_headers(const char *asked)
+{
+	static const char usual[] = "Authorization, Content-Type, X-Request-Id";
+	if (!asked || !*asked) return usual;
+	for (const char *c = asked; *c; c++)
+		if (!token_char((unsigned char)*c) && !strchr(", \t", *c)) return usual;
+	return asked;
+}
+
 static void reply_headers(const struct exchange *x, struct MHD_Response *response)
 {
 	const struct reply *reply = &x->reply;
@@ -193,7 +247,9 @@ static void reply_headers(const struct exchange *x, struct MHD_Response *respons
 	if (reply->allow && (reply->status == 405 || !strcmp(x->method, "OPTIONS"))) add_header(response, "Allow", reply->allow);
 	if (x->server->options.cors_origin && !strcmp(x->method, "OPTIONS")) {
 		add_header(response, "Access-Control-Allow-Methods", reply->allow ? reply->allow : "GET");
-		add_header(response, "Access-Control-Allow-Headers", "Authorization, Content-Type, X-Request-Id");
+		add_header(response, "Access-Control-Allow-Headers",
+		           allowed_headers(MHD_lookup_connection_value(x->mhd, MHD_HEADER_KIND, "Access-Control-Request-Headers")));
+		add_header(response, "Vary", "Access-Control-Request-Headers");
 		add_header(response, "Access-Control-Max-Age", "600");
 	}
 	if (reply->close || x->server->state != SERVER_READY) add_header(response, "Connection", "close");
@@ -297,6 +353,8 @@ void *exchange_begin(void *server, const char *uri, struct MHD_Connection *mhd)
 	x->connection->clean = false;
 	x->arrival_ns = clock_ns();
 	x->url_bytes = strlen(uri);
+	const char *nul = strstr(uri, "%00");
+	x->url_cut = nul && nul < uri + strcspn(uri, "?");
 	x->next = s->exchanges;
 	if (x->next) x->next->previous = x;
 	s->exchanges = x;

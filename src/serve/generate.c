@@ -193,7 +193,8 @@ static void drop_body(struct exchange *x)
 	buf_fini(&x->body);
 }
 
-void generate_prepared(struct exchange *x)
+/* Back in the server's thread. */
+static void prepared(struct exchange *x)
 {
 	struct refusal why = x->refusal;
 	drop_body(x);
@@ -235,7 +236,7 @@ void generate_pump(struct server *s)
 	struct driver_event events[TAKE_EVENTS];
 	struct exchange *x;
 	int n;
-	while ((x = work_take_done(s))) generate_prepared(x);
+	while ((x = work_take_done(s))) prepared(x);
 	do {
 		n = driver_take(s->driver, events, TAKE_EVENTS);
 		for (int i = 0; i < n; i++) take_event(&events[i]);

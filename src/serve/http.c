@@ -97,7 +97,7 @@ void http_phase(struct connection *c, enum phase phase)
 	if (phase == PHASE_IDLE) c->bytes_seen = c->bytes_taken;
 }
 
-int http_fd(struct MHD_Connection *mhd)
+static int fd_of(struct MHD_Connection *mhd)
 {
 	const union MHD_ConnectionInfo *info = MHD_get_connection_info(mhd, MHD_CONNECTION_INFO_CONNECTION_FD);
 	return info ? info->connect_fd : -1;
@@ -106,11 +106,12 @@ int http_fd(struct MHD_Connection *mhd)
 void http_refuse_raw(struct server *s, int fd, const struct refusal *why)
 {
 	struct out body = {0}, out = {0};
-	(void)s;
+	const char *origin = s->options.cors_origin;
 	refusal_write(why, &body);
 	out_printf(&out, "HTTP/1.1 %d %s\r\nContent-Type: application/json\r\nContent-Length: %zu\r\nConnection: close\r\n", why->status,
 	           MHD_get_reason_phrase_for((unsigned)why->status), body.buf.size);
 	if (why->retry_after) out_printf(&out, "Retry-After: %d\r\n", why->retry_after);
+	if (origin) out_printf(&out, "Access-Control-Allow-Origin: %s\r\nVary: Origin\r\n", origin);
 	out_puts(&out, "\r\n");
 	out_bytes(&out, body.buf.data, body.buf.size);
 	/* Nothing was sent on this connection yet, so that a few hundred bytes fit; if not, the client has no use for them. */
@@ -203,7 +204,7 @@ static void on_connection(void *server, struct MHD_Connection *mhd, void **conte
 	*context = c;
 	if (!c) return; /* exchange_begin then refuses */
 	c->watch.kind = WATCH_PEER;
-	c->fd = http_fd(mhd);
+	c->fd = fd_of(mhd);
 	c->since_ns = clock_ns();
 	watch_add(s, c->fd, EPOLLRDHUP | EPOLLONESHOT, &c->watch);
 	c->next = s->connections;

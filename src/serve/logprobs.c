@@ -13,7 +13,7 @@ void logprobs_fini(struct logprobs *l)
 	l->count = 0;
 }
 
-bool logprobs_failed(const struct logprobs *l)
+static bool failed(const struct logprobs *l)
 {
 	return l->tokens.failed || l->values.failed || l->tops.failed || l->offsets.failed;
 }
@@ -188,7 +188,7 @@ void logprobs_take(struct logprobs *l, enum endpoint endpoint, struct out *out)
 		out_puts(out, "null");
 		return;
 	}
-	if (logprobs_failed(l)) out->failed = true;
+	if (failed(l)) out->failed = true;
 	l->count = 0;
 	if (endpoint == ENDPOINT_CHAT) {
 		put_inside(out, "{\"content\":[", &l->tokens);

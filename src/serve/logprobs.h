@@ -38,6 +38,5 @@ void logprobs_add(struct logprobs *l, const struct logprob_style *style, const s
 void logprobs_put_prompt(struct out *out, const struct logprob_style *style, const struct logprob_entry *entry);
 /* The value of the key "logprobs", then `l` is empty. Nothing collected: null. */
 void logprobs_take(struct logprobs *l, enum endpoint endpoint, struct out *out);
-bool logprobs_failed(const struct logprobs *l);
 
 #endif

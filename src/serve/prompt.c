@@ -79,11 +79,28 @@ static enum status read_one(struct prompt *p, const json_t *value, const struct 
 	return st == STATUS_OK ? st : refuse_error(r, "prompt", st, &err);
 }
 
-static void truncate(struct prompt *p, int most)
+/* Of prompt and answer together. */
+static int64_t most_tokens(const struct request *q, const struct facts *facts)
 {
-	if (!most || p->ids.count <= (size_t)most) return;
-	memmove(p->ids.ids, p->ids.ids + (p->ids.count - (size_t)most), (size_t)most * sizeof *p->ids.ids);
-	p->ids.count = (size_t)most;
+	int64_t context = facts->info.context, readable = (int64_t)facts->info.kv_tokens + (q->max_tokens != 0); /* the last is sampled but never read */
+	return context < readable ? context : readable;
+}
+
+/* The tokens of the prompt that stay. To fit, it leaves room for max_tokens if that is possible at all, else for one. */
+static size_t kept_tokens(const struct request *q, const struct facts *facts)
+{
+	if (!q->truncate_prompt) return SIZE_MAX;
+	if (q->truncate_prompt > 0) return (size_t)q->truncate_prompt;
+	int64_t most = most_tokens(q, facts), answer = q->max_tokens < 0 || q->max_tokens >= most ? 1 : q->max_tokens;
+	int64_t kept = most - (answer > q->min_tokens ? answer : q->min_tokens);
+	return kept > 0 ? (size_t)kept : 1;
+}
+
+static void truncate(struct prompt *p, size_t most)
+{
+	if (p->ids.count <= most) return;
+	memmove(p->ids.ids, p->ids.ids + (p->ids.count - most), most * sizeof *p->ids.ids);
+	p->ids.count = most;
 }
 
 static enum status read_all(struct prompts *out, const json_t *body, const struct request *q, const struct facts *facts, struct refusal *r)
@@ -93,7 +110,7 @@ static enum status read_all(struct prompts *out, const json_t *body, const struc
 		struct prompt *p = &out->items[i];
 		if (q->endpoint == ENDPOINT_CHAT) TRY(chat_tokens(&p->ids, body, q, facts, r));
 		else TRY(read_one(p, is_list(value) ? json_array_get(value, (size_t)i) : value, q, facts, r));
-		truncate(p, q->truncate_prompt);
+		truncate(p, kept_tokens(q, facts));
 	}
 	return STATUS_OK;
 }
@@ -115,8 +132,7 @@ enum status prompt_room(const struct request *request, size_t prompt, const stru
 {
 	int64_t used = (int64_t)prompt, context = facts->info.context, kv = facts->info.kv_tokens;
 	bool scores_only = request->max_tokens == 0;
-	int64_t readable = kv - used + !scores_only; /* the last token is sampled but never read */
-	int64_t room = context - used < readable ? context - used : readable;
+	int64_t room = most_tokens(request, facts) - used;
 	if (room < (scores_only ? 0 : 1)) {
 		(void)refuse(r, 400, request->endpoint == ENDPOINT_CHAT ? "messages" : "prompt",
 		             "the prompt has %lld tokens; the context of this server has room for %lld, prompt and answer together", (long long)used,

@@ -6,7 +6,6 @@
 
 #include "base/mem.h"
 #include "base/rng.h"
-#include "engine/sampler.h"
 #include "serve/unsupported.h"
 
 #define COUNT(a) ((int)(sizeof(a) / sizeof((a)[0])))
@@ -38,7 +37,7 @@ static const struct field table[] = {
 	{.name = "stream", .kind = FIELD_BOOL, AT(stream), .where = BOTH},
 	{.name = "return_token_ids", .kind = FIELD_BOOL, AT(return_token_ids), .where = BOTH},
 	{.name = "return_tokens_as_token_ids", .kind = FIELD_BOOL, AT(tokens_as_ids), .where = BOTH},
-	{.name = "truncate_prompt_tokens", .kind = FIELD_INT, AT(truncate_prompt), .min = 1, .max = INT32_MAX, .where = BOTH},
+	{.name = "truncate_prompt_tokens", .kind = FIELD_INT, AT(truncate_prompt), .min = -1, .max = INT32_MAX, .where = BOTH},
 	{.name = "add_special_tokens", .kind = FIELD_BOOL, AT(add_special), .where = BOTH},
 	{.name = "add_generation_prompt", .kind = FIELD_BOOL, AT(add_generation_prompt), .where = ENDPOINT_CHAT},
 	{.name = "continue_final_message", .kind = FIELD_BOOL, AT(continue_final), .where = ENDPOINT_CHAT},
@@ -80,13 +79,13 @@ static void set_defaults(struct request *q, enum endpoint endpoint, const struct
 /* So near 0 that only the likeliest token could come: greedy, and nothing is left to filter. */
 static void settle_sampling(struct request *q)
 {
-	if (q->temperature < SAMPLER_GREEDY_BELOW) {
+	if (q->temperature < TANDEM_GREEDY_BELOW) {
 		q->temperature = 0;
 		q->top_p = 1;
 		q->top_k = 0;
 		q->min_p = 0;
 	}
-	q->top_p = fmax(q->top_p, SAMPLER_TOP_P_LEAST);
+	q->top_p = fmax(q->top_p, TANDEM_TOP_P_LEAST);
 	if (q->top_k < 0) q->top_k = 0;
 }
 
@@ -213,6 +212,13 @@ static enum status read_salt(struct request *q, const json_t *body, struct refus
 	return STATUS_OK;
 }
 
+/* 0 stands for all of the prompt here, and for nothing in a request. */
+static enum status check_truncation(const struct request *q, const json_t *body, struct refusal *r)
+{
+	if (q->truncate_prompt || !body_get(body, "truncate_prompt_tokens")) return STATUS_OK;
+	return refuse(r, 400, "truncate_prompt_tokens", "truncate_prompt_tokens is 0; give at least 1, or -1 for as many as there is room for");
+}
+
 static enum status check_together(const struct request *q, struct refusal *r)
 {
 	if (q->max_tokens == 0 && !q->echo) return refuse(r, 400, "max_tokens", "max_tokens is 0; that is for echo alone, give at least 1");
@@ -231,6 +237,7 @@ static enum status parse(struct request *q, const json_t *body, const struct fac
 	TRY(unsupported_check(body, q->endpoint, r));
 	TRY(body_read(body, table, COUNT(table), (unsigned)q->endpoint, q, r));
 	if (q->endpoint == ENDPOINT_CHAT) TRY(read_chat_logprobs(q, body, r));
+	TRY(check_truncation(q, body, r));
 	TRY(read_best_of(q, body, r));
 	TRY(read_stop(q, body, r));
 	TRY(read_stop_ids(q, body, facts->info.vocab_size, r));

@@ -41,7 +41,7 @@ struct request {
 	bool echo, stream, include_usage, continuous_usage, return_token_ids, tokens_as_ids;
 
 	uint64_t cache_salt; /* prefixes are shared among equal ones; 0: none given */
-	int truncate_prompt; /* last so many tokens; 0: all */
+	int truncate_prompt; /* last so many tokens; -1: as many as fit; 0: all */
 	bool add_special;
 	bool add_generation_prompt, continue_final;
 };

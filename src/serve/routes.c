@@ -176,6 +176,7 @@ static const struct route table[] = {
 	{"/v1/chat/completions", METHOD_POST, "POST, OPTIONS", false, WORK_CHAT, NULL},
 	{"/tokenize", METHOD_POST, "POST, OPTIONS", false, WORK_TOKENIZE, NULL},
 	{"/detokenize", METHOD_POST, "POST, OPTIONS", false, WORK_DETOKENIZE, NULL},
+	{"*", 0, "GET, HEAD, POST, OPTIONS", true, WORK_NONE, NULL}, /* OPTIONS only: the server as a whole */
 };
 #define COUNT ((int)(sizeof table / sizeof *table))
 

@@ -2,7 +2,7 @@
  *
  * Threads. The *server's* (whoever calls server_run) owns every connection and all state of requests; it runs libmicrohttpd in external mode
  * inside its own epoll loop, so that nothing about connections is locked. The *engine thread* (driver.h) calls the engine. Two
- * *workers* (work.h) parse bodies, render templates and tokenize, which may take long for a long prompt. /health, /metrics, /version and
+ * *workers* (work.c) parse bodies, render templates and tokenize, which may take long for a long prompt. /health, /metrics, /version and
  * /v1/models are answered by the server's thread from what the others published: they never wait for a step or a parse.
  *
  * Everything is bounded: connections, bytes of headers and bodies, requests in flight, output that a client has not read. The

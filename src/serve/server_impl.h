@@ -4,6 +4,7 @@
  *   exchange.c  one request and its answer as libmicrohttpd sees them
  *   routes.c    which path and method is what; short answers
  *   generate.c  completions and chats: admission, events of the engine, output
+ *   tokens.c    /tokenize and /detokenize
  *   work.c      the workers
  *   server.c    opening, draining, ending
  */
@@ -83,6 +84,7 @@ struct exchange {
 	const struct route *route;  /* NULL: unknown path */
 	const char *method;         /* static */
 	size_t url_bytes, head_bytes;
+	bool url_cut;   /* a NUL ends the path that the library tells */
 	bool seen;      /* the head was judged */
 	bool dispatched; /* the route has it */
 	bool suspended, streaming, early, chunked;
@@ -148,7 +150,6 @@ void http_wake(void *server); /* any thread */
 void http_phase(struct connection *c, enum phase phase);
 /* An answer written past libmicrohttpd, which cannot answer while a body arrives; the connection must then be closed. */
 void http_refuse_raw(struct server *s, int fd, const struct refusal *why);
-int http_fd(struct MHD_Connection *mhd);
 
 /* exchange.c */
 enum MHD_Result exchange_handle(void *server, struct MHD_Connection *mhd, const char *url, const char *method, const char *version,
@@ -179,8 +180,7 @@ void routes_look_at_ranks(struct server *s, uint64_t now_ns);
 void generate_start(struct exchange *x, enum work_kind kind);
 /* In a worker: everything up to the submission. */
 void generate_prepare(struct exchange *x);
-/* Back in the server's thread. */
-void generate_prepared(struct exchange *x);
+/* In the server's thread: takes what the workers have prepared, and what the engine says. */
 void generate_pump(struct server *s);
 void generate_gone(struct exchange *x);
 /* Bytes for the client: > 0, 0 for none yet, -1 at the end, -2 to break off. */

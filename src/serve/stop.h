@@ -41,6 +41,8 @@ void stop_scan_fini(struct stop_scan *scan);
  * (`include`: with it) and the scan is over. */
 enum status stop_push(struct stop_scan *scan, const struct stop_set *set, const char *text, size_t n, bool include, struct buf *out,
                       int *found, struct error *err) NODISCARD;
+/* The same for text that may begin a stop string but not complete one: what it completes is text. */
+enum status stop_pass(struct stop_scan *scan, const struct stop_set *set, const char *text, size_t n, struct buf *out, struct error *err) NODISCARD;
 /* Appends what was held back. */
 enum status stop_finish(struct stop_scan *scan, struct buf *out, struct error *err) NODISCARD;
 

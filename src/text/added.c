@@ -270,10 +270,13 @@ static enum status find(const struct added *added, struct pattern_scratch *scrat
 		bool touches = false;
 		if (added->tokens[found].single_word) TRY(touches_word(added, scratch, walk, at, at + length, &touches, err));
 		if (touches) continue;
+		size_t from = at, to = at + length;
+		swallow_space(walk, &added->tokens[found], &from, &to);
+		/* It is space that the token before has swallowed: of one that swallows too nothing remains, any other is found again. */
+		if (added->tokens[found].lstrip && to <= walk->done) continue;
 		*token = found;
-		*start = at;
-		*end = at + length;
-		swallow_space(walk, &added->tokens[found], start, end);
+		*start = from;
+		*end = to;
 		break;
 	}
 	return STATUS_OK;

@@ -45,19 +45,11 @@ static enum status take_byte_level(struct decoder_state *state, size_t i, const 
 	return stage->made.size > 0 ? emit(state, i, stage->made.data, stage->made.size, false, out, err) : STATUS_OK;
 }
 
-static int hex_digit(char c)
-{
-	if (c >= '0' && c <= '9') return c - '0';
-	if (c >= 'a' && c <= 'f') return c - 'a' + 10;
-	if (c >= 'A' && c <= 'F') return c - 'A' + 10;
-	return -1;
-}
-
 /* The value of "<0xHH>"; -1 if `text` is something else. */
 static int byte_token(const char *text, size_t n)
 {
 	if (n != 6 || memcmp(text, "<0x", 3) != 0 || text[5] != '>') return -1;
-	int high = text[3] == '+' ? 0 : hex_digit(text[3]), low = hex_digit(text[4]);
+	int high = text[3] == '+' ? 0 : utf8_hex_digit(text[3]), low = utf8_hex_digit(text[4]);
 	return high < 0 || low < 0 ? -1 : high * 16 + low;
 }
 

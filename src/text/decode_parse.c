@@ -2,8 +2,6 @@
 #include "text/decode.h"
 #include "text/json_field.h"
 
-#define MAX_DEPTH 8
-
 static enum status add_step(struct decoder *out, enum decoder_kind kind, struct decoder_step **step, struct error *err)
 {
 	*step = NULL;
@@ -47,29 +45,24 @@ static enum status parse_metaspace(struct decoder *out, const json_t *node, stru
 	return st;
 }
 
-static enum status parse_node(struct decoder *out, const json_t *node, int depth, struct error *err)
+static enum status parse_step(void *context, const json_t *node, struct json_text type, struct error *err)
 {
-	struct json_text type;
+	struct decoder *out = context;
 	struct decoder_step *step;
-	if (depth > MAX_DEPTH) return FAIL(err, BAD_INPUT, "decoder: sequences are nested deeper than %d", MAX_DEPTH);
-	TRY(json_field_text(node, "decoder", "type", &type, err));
 	if (json_text_is(type, "ByteLevel")) return add_step(out, DECODER_BYTE_LEVEL, &step, err);
 	if (json_text_is(type, "ByteFallback")) return add_step(out, DECODER_BYTE_FALLBACK, &step, err);
 	if (json_text_is(type, "Fuse")) return add_step(out, DECODER_FUSE, &step, err);
 	if (json_text_is(type, "Metaspace")) return parse_metaspace(out, node, err);
 	if (json_text_is(type, "Replace")) return parse_replace(out, node, err);
 	if (json_text_is(type, "Strip")) return parse_strip(out, node, err);
-	if (!json_text_is(type, "Sequence")) return FAIL(err, UNSUPPORTED, "decoder: type '%.64s' is not implemented", type.data);
-	const json_t *list;
-	TRY(json_field_array(node, "decoder Sequence", "decoders", &list, err));
-	for (size_t i = 0; i < json_array_size(list); i++) TRY(parse_node(out, json_array_get(list, i), depth + 1, err));
-	return STATUS_OK;
+	return FAIL(err, UNSUPPORTED, "decoder: type '%.64s' is not implemented", type.data);
 }
+static const struct json_sequence sequence = {"decoder", "decoders", parse_step};
 
 enum status decoder_parse(struct decoder *out, const struct json_t *node, struct error *err)
 {
 	*out = (struct decoder){.present = node != NULL};
-	enum status st = node ? parse_node(out, node, 0, err) : STATUS_OK;
+	enum status st = node ? json_field_sequence(&sequence, node, 0, out, err) : STATUS_OK;
 	if (st != STATUS_OK) decoder_fini(out);
 	return st;
 }

@@ -1,6 +1,9 @@
 #include "text/json_field.h"
 
+#include <stdio.h>
 #include <string.h>
+
+#define MAX_DEPTH 8 /* of sequences */
 
 bool json_text_is(struct json_text text, const char *literal)
 {
@@ -46,4 +49,18 @@ enum status json_field_array(const json_t *object, const char *where, const char
 {
 	*out = json_field(object, key);
 	return json_is_array(*out) ? STATUS_OK : wrong(where, key, "an array", err);
+}
+
+enum status json_field_sequence(const struct json_sequence *s, const json_t *node, int depth, void *context, struct error *err)
+{
+	struct json_text type;
+	const json_t *list;
+	char where[40];
+	if (depth > MAX_DEPTH) return FAIL(err, BAD_INPUT, "%s: sequences are nested deeper than %d", s->what, MAX_DEPTH);
+	TRY(json_field_text(node, s->what, "type", &type, err));
+	if (!json_text_is(type, "Sequence")) return s->parse(context, node, type, err);
+	snprintf(where, sizeof where, "%s Sequence", s->what);
+	TRY(json_field_array(node, where, s->list_key, &list, err));
+	for (size_t i = 0; i < json_array_size(list); i++) TRY(json_field_sequence(s, json_array_get(list, i), depth + 1, context, err));
+	return STATUS_OK;
 }

@@ -25,4 +25,12 @@ enum status json_field_size(const json_t *object, const char *where, const char 
 /* An array; BAD_INPUT if it is absent or something else. */
 enum status json_field_array(const json_t *object, const char *where, const char *key, const json_t **out, struct error *err) NODISCARD;
 
+/* A part of a tokenizer: one step or, of the type Sequence, a list of such. `parse` gets every step in order, with its type. */
+struct json_sequence {
+	const char *what, *list_key; /* its name in messages; the field with the list */
+	enum status (*parse)(void *context, const json_t *node, struct json_text type, struct error *err);
+};
+/* `depth` is 0. BAD_INPUT where they are nested too deep. */
+enum status json_field_sequence(const struct json_sequence *sequence, const json_t *node, int depth, void *context, struct error *err) NODISCARD;
+
 #endif

@@ -2,8 +2,6 @@
 
 #include "text/json_field.h"
 
-#define MAX_DEPTH 8
-
 /* ---- reading ---- */
 
 static enum status add_step(struct normalizer *out, enum normalizer_kind kind, struct normalizer_step **step, struct error *err)
@@ -35,32 +33,27 @@ static enum status parse_replace(struct normalizer *out, const json_t *node, str
 	return pattern_parse(&step->pattern, node, "normalizer Replace", err);
 }
 
-static enum status parse_node(struct normalizer *out, const json_t *node, int depth, struct error *err)
+static enum status parse_step(void *context, const json_t *node, struct json_text type, struct error *err)
 {
 	static const struct {
 		const char *name;
 		enum normalizer_kind kind;
 	} forms[] = {{"NFC", NORMALIZER_NFC}, {"NFD", NORMALIZER_NFD}, {"NFKC", NORMALIZER_NFKC}, {"NFKD", NORMALIZER_NFKD}};
-	struct json_text type;
+	struct normalizer *out = context;
 	struct normalizer_step *step;
-	if (depth > MAX_DEPTH) return FAIL(err, BAD_INPUT, "normalizer: sequences are nested deeper than %d", MAX_DEPTH);
-	TRY(json_field_text(node, "normalizer", "type", &type, err));
 	for (size_t i = 0; i < sizeof forms / sizeof *forms; i++)
 		if (json_text_is(type, forms[i].name)) return add_step(out, forms[i].kind, &step, err);
 	if (json_text_is(type, "Prepend")) return parse_prepend(out, node, err);
 	if (json_text_is(type, "Replace")) return parse_replace(out, node, err);
-	if (!json_text_is(type, "Sequence")) return FAIL(err, UNSUPPORTED, "normalizer: type '%.64s' is not implemented", type.data);
-	const json_t *list;
-	TRY(json_field_array(node, "normalizer Sequence", "normalizers", &list, err));
-	for (size_t i = 0; i < json_array_size(list); i++) TRY(parse_node(out, json_array_get(list, i), depth + 1, err));
-	return STATUS_OK;
+	return FAIL(err, UNSUPPORTED, "normalizer: type '%.64s' is not implemented", type.data);
 }
+static const struct json_sequence sequence = {"normalizer", "normalizers", parse_step};
 
 enum status normalizer_parse(struct normalizer *out, const struct json_t *node, struct error *err)
 {
 	*out = (struct normalizer){0};
 	if (!node) return STATUS_OK;
-	enum status st = parse_node(out, node, 0, err);
+	enum status st = json_field_sequence(&sequence, node, 0, out, err);
 	if (st != STATUS_OK) normalizer_fini(out);
 	return st;
 }

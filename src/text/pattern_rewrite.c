@@ -31,20 +31,12 @@ static enum status unsupported(const struct rewrite *rw, const char *what)
 	return FAIL(rw->err, UNSUPPORTED, "pattern: %s is not implemented, in %.200s", what, rw->text);
 }
 
-static int hex_digit(char c)
-{
-	if (c >= '0' && c <= '9') return c - '0';
-	if (c >= 'a' && c <= 'f') return c - 'a' + 10;
-	if (c >= 'A' && c <= 'F') return c - 'A' + 10;
-	return -1;
-}
-
 /* `min` to `max` hexadecimal digits. */
 static enum status hex(struct rewrite *rw, int min, int max, uint32_t *cp)
 {
 	int count = 0;
 	*cp = 0;
-	for (; count < max && rw->p < rw->end && hex_digit(*rw->p) >= 0; count++) *cp = *cp << 4 | (uint32_t)hex_digit(*rw->p++);
+	for (; count < max && rw->p < rw->end && utf8_hex_digit(*rw->p) >= 0; count++) *cp = *cp << 4 | (uint32_t)utf8_hex_digit(*rw->p++);
 	if (count < min || *cp > 0x10FFFF || (*cp >= 0xD800 && *cp < 0xE000))
 		return FAIL(rw->err, BAD_INPUT, "pattern: not the code of a character, in %.200s", rw->text);
 	return STATUS_OK;

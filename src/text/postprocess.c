@@ -3,8 +3,6 @@
 #include "text/json_field.h"
 #include "text/vocab.h"
 
-#define MAX_DEPTH 8
-
 /* Appends the ids that the template's table gives for the special token of `piece`. */
 static enum status append_special(const json_t *table, const json_t *piece, struct token_list *out, struct error *err)
 {
@@ -47,24 +45,19 @@ static enum status parse_template(struct postprocessor *out, const json_t *node,
 	return seen ? STATUS_OK : FAIL(err, UNSUPPORTED, "template: \"single\" does not hold the sequence A");
 }
 
-static enum status parse_node(struct postprocessor *out, const json_t *node, int depth, struct error *err)
+static enum status parse_step(void *context, const json_t *node, struct json_text type, struct error *err)
 {
-	struct json_text type;
-	if (depth > MAX_DEPTH) return FAIL(err, BAD_INPUT, "post-processor: sequences are nested deeper than %d", MAX_DEPTH);
-	TRY(json_field_text(node, "post-processor", "type", &type, err));
+	struct postprocessor *out = context;
 	if (json_text_is(type, "ByteLevel")) return STATUS_OK;
 	if (json_text_is(type, "TemplateProcessing")) return parse_template(out, node, err);
-	if (!json_text_is(type, "Sequence")) return FAIL(err, UNSUPPORTED, "post-processor: type '%.64s' is not implemented", type.data);
-	const json_t *list;
-	TRY(json_field_array(node, "post-processor Sequence", "processors", &list, err));
-	for (size_t i = 0; i < json_array_size(list); i++) TRY(parse_node(out, json_array_get(list, i), depth + 1, err));
-	return STATUS_OK;
+	return FAIL(err, UNSUPPORTED, "post-processor: type '%.64s' is not implemented", type.data);
 }
+static const struct json_sequence sequence = {"post-processor", "processors", parse_step};
 
 enum status postprocessor_parse(struct postprocessor *out, const struct json_t *node, struct error *err)
 {
 	*out = (struct postprocessor){0};
-	enum status st = node ? parse_node(out, node, 0, err) : STATUS_OK;
+	enum status st = node ? json_field_sequence(&sequence, node, 0, out, err) : STATUS_OK;
 	if (st != STATUS_OK) postprocessor_fini(out);
 	return st;
 }

@@ -5,8 +5,6 @@
 #include "text/pretokenize.h"
 #include "text/utf8.h"
 
-#define MAX_DEPTH 8
-
 static const char gpt2_pattern[] = "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
 
 static enum status add_step(struct pretokenizer *out, enum pretokenizer_kind kind, struct pretokenizer_step **step, struct error *err)
@@ -107,26 +105,21 @@ static enum status parse_metaspace(struct pretokenizer *out, const json_t *node,
 	return pattern_literal(&step->pattern, mark->data, mark->size, err);
 }
 
-static enum status parse_node(struct pretokenizer *out, const json_t *node, int depth, struct error *err)
+static enum status parse_step(void *context, const json_t *node, struct json_text type, struct error *err)
 {
-	struct json_text type;
-	if (depth > MAX_DEPTH) return FAIL(err, BAD_INPUT, "pre-tokenizer: sequences are nested deeper than %d", MAX_DEPTH);
-	TRY(json_field_text(node, "pre-tokenizer", "type", &type, err));
+	struct pretokenizer *out = context;
 	if (json_text_is(type, "ByteLevel")) return parse_byte_level(out, node, err);
 	if (json_text_is(type, "Split")) return parse_split(out, node, err);
 	if (json_text_is(type, "Digits")) return parse_digits(out, node, err);
 	if (json_text_is(type, "Metaspace")) return parse_metaspace(out, node, err);
-	if (!json_text_is(type, "Sequence")) return FAIL(err, UNSUPPORTED, "pre-tokenizer: type '%.64s' is not implemented", type.data);
-	const json_t *list;
-	TRY(json_field_array(node, "pre-tokenizer Sequence", "pretokenizers", &list, err));
-	for (size_t i = 0; i < json_array_size(list); i++) TRY(parse_node(out, json_array_get(list, i), depth + 1, err));
-	return STATUS_OK;
+	return FAIL(err, UNSUPPORTED, "pre-tokenizer: type '%.64s' is not implemented", type.data);
 }
+static const struct json_sequence sequence = {"pre-tokenizer", "pretokenizers", parse_step};
 
 enum status pretokenizer_parse(struct pretokenizer *out, const struct json_t *node, struct error *err)
 {
 	*out = (struct pretokenizer){0};
-	enum status st = node ? parse_node(out, node, 0, err) : STATUS_OK;
+	enum status st = node ? json_field_sequence(&sequence, node, 0, out, err) : STATUS_OK;
 	if (st != STATUS_OK) {
 		pretokenizer_fini(out);
 		return st;

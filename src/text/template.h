@@ -92,8 +92,6 @@ void chat_template_destroy(struct chat_template **chat);
 
 /* Why a conversation without (or with) tools cannot be rendered, for a warning when the model is loaded; NULL if it can. */
 const struct error *chat_template_problem(const struct chat_template *chat, bool tools);
-/* An object of strings, borrowed; to render another template with. */
-const struct json_t *chat_template_special_tokens(const struct chat_template *chat);
 
 /* template_render with the folder's special tokens, unless the input has its own. A folder's problem is the error. */
 enum status chat_template_render(const struct chat_template *chat, const struct template_input *input, struct template_output *out,

@@ -202,11 +202,6 @@ const struct error *chat_template_problem(const struct chat_template *chat, bool
 	return has(entry) ? &entry->problem : &chat->no_template;
 }
 
-const struct json_t *chat_template_special_tokens(const struct chat_template *chat)
-{
-	return chat->special_tokens;
-}
-
 enum status chat_template_render(const struct chat_template *chat, const struct template_input *input, struct template_output *out, struct error *err)
 {
 	struct template_input full = *input;

@@ -19,6 +19,7 @@
 /* The largest known file has 33 MB. */
 #define FILE_LIMIT ((size_t)512 << 20)
 #define TEXT_LIMIT ((size_t)1 << 30)
+#define FOLLOWED_TOKENS ((size_t)8)
 
 struct tokenizer {
 	struct normalizer normalizer;
@@ -335,24 +336,18 @@ enum status tokenizer_encode(const struct tokenizer *tokenizer, const char *text
 	return tokenizer_encode_marked(tokenizer, text, n, add_special, NULL, 0, out, err);
 }
 
-enum status tokenizer_encode_plain(const struct tokenizer *tokenizer, const char *text, size_t n, struct token_list *out, struct error *err)
-{
-	const struct text_range all = {0, n};
-	return tokenizer_encode_marked(tokenizer, text, n, false, &all, n > 0, out, err);
-}
-
 /* ---- decoding ---- */
 
 struct detokenizer {
 	const struct tokenizer *tokenizer;
 	bool skip_special;
 	struct decoder_state state;
+	struct buf shown[2]; /* what the text that it follows shows of what is still held back: if it ended there; up to an open code point */
 };
 
 static enum status detokenizer_init(struct detokenizer *d, const struct tokenizer *tokenizer, bool skip_special, struct error *err)
 {
-	d->tokenizer = tokenizer;
-	d->skip_special = skip_special;
+	*d = (struct detokenizer){.tokenizer = tokenizer, .skip_special = skip_special};
 	return decoder_state_init(&d->state, &tokenizer->decoder, err);
 }
 
@@ -376,6 +371,7 @@ void detokenizer_destroy(struct detokenizer **detokenizer)
 {
 	if (!*detokenizer) return;
 	decoder_state_fini(&(*detokenizer)->state);
+	for (size_t i = 0; i < 2; i++) buf_fini(&(*detokenizer)->shown[i]);
 	free(*detokenizer);
 	*detokenizer = NULL;
 }
@@ -387,12 +383,35 @@ static const char *decoded_text(const struct tokenizer *t, int32_t id, size_t *n
 	return text ? text : vocab_text(&t->bpe.vocab, id, n);
 }
 
+/* How much of text[0..n) is as the text shown, in whole code points. */
+static size_t count_shown(const struct buf *shown, const char *text, size_t n)
+{
+	size_t same = 0;
+	while (same < n && same < shown->size && text[same] == shown->data[same]) same++;
+	while (same > 0 && same < n && ((unsigned char)text[same] & 0xC0) == 0x80) same--;
+	return same;
+}
+
+/* Of the first text that comes, what was shown before does not come again. */
+static void drop_shown(struct detokenizer *d, struct buf *piece, size_t from)
+{
+	size_t n = piece->size - from;
+	if (n == 0) return;
+	char *text = piece->data + from;
+	size_t ended = count_shown(&d->shown[0], text, n), open = count_shown(&d->shown[1], text, n), drop = ended > open ? ended : open;
+	memmove(text, text + drop, n - drop + 1);
+	piece->size -= drop;
+	for (size_t i = 0; i < 2; i++) buf_clear(&d->shown[i]);
+}
+
 enum status detokenizer_push(struct detokenizer *detokenizer, int32_t id, struct buf *piece, struct error *err)
 {
-	size_t n;
+	size_t n, from = piece->size;
 	const char *text = decoded_text(detokenizer->tokenizer, id, &n);
 	if (!text || (detokenizer->skip_special && tokenizer_is_special(detokenizer->tokenizer, id))) return STATUS_OK;
-	return decoder_push(&detokenizer->state, text, n, piece, err);
+	TRY(decoder_push(&detokenizer->state, text, n, piece, err));
+	drop_shown(detokenizer, piece, from);
+	return STATUS_OK;
 }
 
 enum status detokenizer_bytes(struct detokenizer *detokenizer, int32_t id, struct buf *bytes, struct error *err)
@@ -404,7 +423,11 @@ enum status detokenizer_bytes(struct detokenizer *detokenizer, int32_t id, struc
 
 enum status detokenizer_finish(struct detokenizer *detokenizer, struct buf *piece, struct error *err)
 {
-	return decoder_finish(&detokenizer->state, piece, err);
+	size_t from = piece->size;
+	TRY(decoder_finish(&detokenizer->state, piece, err));
+	drop_shown(detokenizer, piece, from);
+	for (size_t i = 0; i < 2; i++) buf_clear(&detokenizer->shown[i]);
+	return STATUS_OK;
 }
 
 enum status tokenizer_decode(const struct tokenizer *tokenizer, const int32_t *ids, size_t n, bool skip_special, struct buf *out,
@@ -415,5 +438,57 @@ enum status tokenizer_decode(const struct tokenizer *tokenizer, const int32_t *i
 	for (size_t i = 0; st == STATUS_OK && i < n; i++) st = detokenizer_push(&d, ids[i], out, err);
 	if (st == STATUS_OK) st = detokenizer_finish(&d, out, err);
 	decoder_state_fini(&d.state);
+	return st;
+}
+
+static bool holds_replacement(const struct buf *text)
+{
+	return text->size > 0 && memmem(text->data, text->size, UTF8_REPLACEMENT, 3);
+}
+
+/* Of ids[0..n), so many from the end that what follows them decodes as it does behind all: they give some text and no part of a code point. `text` is
+ * theirs. */
+static enum status decode_tail(const struct detokenizer *d, const int32_t *ids, size_t n, size_t *count, struct buf *text, struct error *err)
+{
+	for (*count = FOLLOWED_TOKENS; *count < n; *count *= 2) {
+		buf_clear(text);
+		TRY(tokenizer_decode(d->tokenizer, ids + (n - *count), *count, d->skip_special, text, err));
+		if (text->size > 0 && !holds_replacement(text)) return STATUS_OK;
+	}
+	*count = n;
+	buf_clear(text);
+	return tokenizer_decode(d->tokenizer, ids, n, d->skip_special, text, err);
+}
+
+/* Takes from ids[0..n) the tokens that begin a code point at their end, if there is one. */
+static enum status decode_closed(const struct detokenizer *d, const int32_t *ids, size_t n, struct buf *text, struct error *err)
+{
+	for (size_t cut = 0; cut < 4 && cut < n; cut++) {
+		buf_clear(text);
+		TRY(tokenizer_decode(d->tokenizer, ids, n - cut, d->skip_special, text, err));
+		if (text->size < 3 || memcmp(text->data + text->size - 3, UTF8_REPLACEMENT, 3) != 0) return STATUS_OK;
+	}
+	return STATUS_OK;
+}
+
+static enum status keep_shown(struct buf *shown, const struct buf *text, const struct buf *certain, struct error *err)
+{
+	return text->size > certain->size ? buf_append(shown, text->data + certain->size, text->size - certain->size, err) : STATUS_OK;
+}
+
+enum status detokenizer_follow(struct detokenizer *detokenizer, const int32_t *ids, size_t n, struct error *err)
+{
+	struct buf text = {0}, certain = {0};
+	size_t count;
+	enum status st;
+	TRY_GOTO(decode_tail(detokenizer, ids, n, &count, &text, err), out);
+	ids += n - count;
+	for (size_t i = 0; i < count; i++) TRY_GOTO(detokenizer_push(detokenizer, ids[i], &certain, err), out);
+	TRY_GOTO(keep_shown(&detokenizer->shown[0], &text, &certain, err), out);
+	if (holds_replacement(&text)) TRY_GOTO(decode_closed(detokenizer, ids, count, &text, err), out);
+	st = keep_shown(&detokenizer->shown[1], &text, &certain, err);
+out:
+	buf_fini(&text);
+	buf_fini(&certain);
 	return st;
 }

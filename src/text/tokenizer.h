@@ -89,13 +89,10 @@ enum status tokenizer_encode(const struct tokenizer *tokenizer, const char *text
 
 /* As tokenizer_encode, for text that was put together from a template and what a user wrote: in `user` (ascending, apart from each other,
  * valid UTF-8 text) a special token is not recognised but is text like any other, also where only part of it lies in such a range. Where
- * special tokens are looked for in normalized text, the user's and the template's are normalized each by itself. */
+ * special tokens are looked for in normalized text, the user's and the template's are normalized each by itself. Added tokens that are not special are
+ * found there too. */
 enum status tokenizer_encode_marked(const struct tokenizer *tokenizer, const char *text, size_t n, bool add_special,
                                     const struct text_range *user, size_t user_count, struct token_list *out, struct error *err) NODISCARD;
-/* The same without the template, and special-token text is ordinary text: for what a user wrote, in a prompt that a template
- * made. (The reference's encode_special_tokens.) Added tokens that are not special are still found. */
-enum status tokenizer_encode_plain(const struct tokenizer *tokenizer, const char *text, size_t n, struct token_list *out,
-                                   struct error *err) NODISCARD;
 
 /* Appends the text of ids[0..n) to `out` (valid UTF-8), decoders applied as HF does. Ids that the file does not name decode to
  * nothing. */
@@ -108,6 +105,9 @@ enum status detokenizer_create(struct detokenizer **out, const struct tokenizer 
 /* What it decodes for; borrowed. */
 const struct tokenizer *detokenizer_of(const struct detokenizer *detokenizer);
 void detokenizer_destroy(struct detokenizer **detokenizer);
+/* To a new one: what is pushed goes on from ids[0..n), whose text, all of it, is known already. So the first word keeps the space in front of it, and a
+ * code point that begins in them comes whole as soon as it is complete. Decodes no more of them than that takes. After a failure: destroy. */
+enum status detokenizer_follow(struct detokenizer *detokenizer, const int32_t *ids, size_t n, struct error *err) NODISCARD;
 /* Appends to `piece` what became certain with this id (maybe nothing). O(1) amortised in the length of the stream. */
 enum status detokenizer_push(struct detokenizer *detokenizer, int32_t id, struct buf *piece, struct error *err) NODISCARD;
 /* Appends the bytes that this id stands for by itself, without regard to what was pushed: maybe part of a code point. */

@@ -37,6 +37,5 @@ enum status tpl_exec_captured(struct tpl_run *run, struct tpl_frame *frame, cons
 enum status tpl_filter(struct tpl_run *run, const struct tpl_string *name, struct tpl_value in, const struct tpl_args *args, struct tpl_value *out) NODISCARD;
 enum status tpl_test(struct tpl_run *run, const struct tpl_string *name, struct tpl_value in, const struct tpl_args *args, bool *out) NODISCARD;
 bool tpl_filter_exists(const struct tpl_string *name);
-bool tpl_test_exists(const struct tpl_string *name);
 
 #endif

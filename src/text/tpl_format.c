@@ -87,6 +87,8 @@ static enum status repr_string(struct tpl_run *run, struct tpl_text *t, const st
 	return s->markup ? tpl_text_puts(run, t, ")") : STATUS_OK;
 }
 
+static enum status put_repr(struct tpl_run *run, struct tpl_text *t, struct tpl_value v);
+
 static enum status repr_seq(struct tpl_run *run, struct tpl_text *t, struct tpl_value v)
 {
 	const char *open = v.kind == TPL_TUPLE ? "(" : "[", *close = v.kind == TPL_TUPLE ? ")" : "]";
@@ -97,7 +99,7 @@ static enum status repr_seq(struct tpl_run *run, struct tpl_text *t, struct tpl_
 	TRY(tpl_text_puts(run, t, open));
 	for (size_t i = 0; i < v.seq->count; i++) {
 		if (i) TRY(tpl_text_puts(run, t, ", "));
-		TRY(tpl_text_repr(run, t, v.seq->items[i]));
+		TRY(put_repr(run, t, v.seq->items[i]));
 	}
 	if (v.kind == TPL_TUPLE && v.seq->count == 1) TRY(tpl_text_puts(run, t, ","));
 	TRY(tpl_text_puts(run, t, close));
@@ -109,9 +111,9 @@ static enum status repr_dict(struct tpl_run *run, struct tpl_text *t, const stru
 	TRY(tpl_text_puts(run, t, "{"));
 	for (size_t i = 0; i < dict->count; i++) {
 		if (i) TRY(tpl_text_puts(run, t, ", "));
-		TRY(tpl_text_repr(run, t, dict->pairs[i].key));
+		TRY(put_repr(run, t, dict->pairs[i].key));
 		TRY(tpl_text_puts(run, t, ": "));
-		TRY(tpl_text_repr(run, t, dict->pairs[i].value));
+		TRY(put_repr(run, t, dict->pairs[i].value));
 	}
 	return tpl_text_puts(run, t, "}");
 }
@@ -164,7 +166,7 @@ static enum status repr_value(struct tpl_run *run, struct tpl_text *t, struct tp
 	return FAIL(run->err, UNSUPPORTED, "printing a %s is not implemented", tpl_kind_name(v));
 }
 
-enum status tpl_text_repr(struct tpl_run *run, struct tpl_text *t, struct tpl_value v)
+static enum status put_repr(struct tpl_run *run, struct tpl_text *t, struct tpl_value v)
 {
 	TRY(tpl_descend(run));
 	TRY(repr_value(run, t, v));
@@ -176,7 +178,7 @@ enum status tpl_text_str(struct tpl_run *run, struct tpl_text *t, struct tpl_val
 {
 	if (v.kind == TPL_STRING) return tpl_text_string(run, t, v.string);
 	if (v.kind == TPL_UNDEFINED) return STATUS_OK;
-	return tpl_text_repr(run, t, v);
+	return put_repr(run, t, v);
 }
 
 enum status tpl_soft_str(struct tpl_run *run, struct tpl_value v, struct tpl_value *out)
@@ -307,7 +309,7 @@ static enum status put_conversion(struct tpl_run *run, struct tpl_text *t, const
 	struct tpl_value text;
 	if (c->type == 'r') {
 		struct tpl_text repr = {0};
-		TRY(tpl_text_repr(run, &repr, v));
+		TRY(put_repr(run, &repr, v));
 		TRY(tpl_text_finish(run, &repr, false, &text));
 	} else TRY(tpl_str(run, v, &text));
 	if (c->type == 'c' && (v.kind != TPL_STRING || text.string->chars != 1)) return FAIL(run->err, UNSUPPORTED, "'%%c' is implemented for one character");

@@ -8,9 +8,8 @@
 /* repr() of a float: the shortest digits that read back as the same number. Returns the length. */
 size_t tpl_float_repr(double d, char out[TPL_NUMBER_BYTES]);
 
-/* str(v) and repr(v), appended. Functions and methods have no text: UNSUPPORTED. */
+/* str(v), appended. Functions and methods have no text: UNSUPPORTED. */
 enum status tpl_text_str(struct tpl_run *run, struct tpl_text *t, struct tpl_value v) NODISCARD;
-enum status tpl_text_repr(struct tpl_run *run, struct tpl_text *t, struct tpl_value v) NODISCARD;
 /* str(v): a string without markup. soft: a string stays what it is. */
 enum status tpl_str(struct tpl_run *run, struct tpl_value v, struct tpl_value *out) NODISCARD;
 enum status tpl_soft_str(struct tpl_run *run, struct tpl_value v, struct tpl_value *out) NODISCARD;

@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "text/tpl_format.h"
-#include "text/tpl_ops.h"
 #include "text/tpl_sort.h"
 #include "text/utf8.h"
 

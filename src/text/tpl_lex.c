@@ -166,18 +166,11 @@ static enum status lex_raw(struct lexer *l, size_t content)
 
 /* ---- constants ---- */
 
-static int hex_digit(char c)
-{
-	if (c >= '0' && c <= '9') return c - '0';
-	c = (char)tolower((unsigned char)c);
-	return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
-}
-
 static enum status read_hex(struct lexer *l, size_t at, size_t end, size_t digits, uint32_t *out)
 {
 	*out = 0;
 	for (size_t i = 0; i < digits; i++) {
-		int digit = at + i < end ? hex_digit(l->source[at + i]) : -1;
+		int digit = at + i < end ? utf8_hex_digit(l->source[at + i]) : -1;
 		if (digit < 0) return FAIL(l->run->err, BAD_INPUT, "a truncated escape in a string");
 		*out = *out << 4 | (uint32_t)digit;
 	}
@@ -243,7 +236,7 @@ static size_t digits_end(const struct lexer *l, size_t at, int base)
 	size_t end = at;
 	while (end < l->n) {
 		size_t i = end + (end > at && l->source[end] == '_');
-		int digit = i < l->n ? hex_digit(l->source[i]) : -1;
+		int digit = i < l->n ? utf8_hex_digit(l->source[i]) : -1;
 		if (digit < 0 || digit >= base) break;
 		end = i + 1;
 	}

@@ -173,7 +173,8 @@ static enum status range_contains(const struct tpl_range *range, struct tpl_valu
 	return STATUS_OK;
 }
 
-enum status tpl_contains(struct tpl_run *run, struct tpl_value container, struct tpl_value item, bool *out)
+/* `item in container`. */
+static enum status contains(struct tpl_run *run, struct tpl_value container, struct tpl_value item, bool *out)
 {
 	struct tpl_value *found;
 	struct tpl_iter it;
@@ -213,9 +214,9 @@ enum status tpl_compare(struct tpl_run *run, int op, struct tpl_value a, struct 
 		TRY(tpl_equal(run, a, b, out));
 		*out = !*out;
 		return STATUS_OK;
-	case 'i': return tpl_contains(run, b, a, out);
+	case 'i': return contains(run, b, a, out);
 	case 'n':
-		TRY(tpl_contains(run, b, a, out));
+		TRY(contains(run, b, a, out));
 		*out = !*out;
 		return STATUS_OK;
 	default: break;

@@ -11,8 +11,6 @@ bool tpl_truth(struct tpl_value v);
 enum status tpl_equal(struct tpl_run *run, struct tpl_value a, struct tpl_value b, bool *out) NODISCARD;
 /* -1, 0, 1, or 2 when not ordered (NaN). BAD_INPUT for types that have no order. */
 enum status tpl_order(struct tpl_run *run, struct tpl_value a, struct tpl_value b, int *out) NODISCARD;
-/* `item in container`. */
-enum status tpl_contains(struct tpl_run *run, struct tpl_value container, struct tpl_value item, bool *out) NODISCARD;
 /* `is`, as far as it can be told from outside: equal scalars are the same. */
 bool tpl_same(struct tpl_value a, struct tpl_value b);
 /* a == b, !=, <, <=, >, >=, in, not in ("i", "n"). */

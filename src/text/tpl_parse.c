@@ -4,7 +4,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "text/tpl_ops.h"
 
 enum status tpl_node_new(struct tpl_parser *p, enum tpl_node_kind kind, struct tpl_node **out)
 {

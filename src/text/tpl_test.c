@@ -38,6 +38,8 @@ PLAIN_TEST(callable, in.kind == TPL_MACRO || in.kind == TPL_FUNCTION || in.kind 
 PLAIN_TEST(escaped, in.kind == TPL_STRING && in.string->markup)
 PLAIN_TEST(sameas, tpl_same(in, *got->at[0]))
 
+static bool test_exists(const struct tpl_string *name);
+
 static enum status known(struct tpl_run *run, struct tpl_value in, bool (*exists)(const struct tpl_string *), struct tpl_value *out)
 {
 	if (!tpl_hashable(in)) return FAIL(run->err, BAD_INPUT, "a %s cannot be the name of a filter or a test", tpl_kind_name(in));
@@ -46,7 +48,7 @@ static enum status known(struct tpl_run *run, struct tpl_value in, bool (*exists
 }
 
 TEST(known_filter) { (void)got; return known(run, in, tpl_filter_exists, out); }
-TEST(known_test) { (void)got; return known(run, in, tpl_test_exists, out); }
+TEST(known_test) { (void)got; return known(run, in, test_exists, out); }
 
 static enum status cased(struct tpl_run *run, struct tpl_value in, enum tpl_letter as, struct tpl_value *out)
 {
@@ -107,7 +109,7 @@ static const struct tpl_function *find_test(const struct tpl_string *name)
 	return tpl_function_find(tests, sizeof tests / sizeof *tests, name);
 }
 
-bool tpl_test_exists(const struct tpl_string *name)
+static bool test_exists(const struct tpl_string *name)
 {
 	return find_test(name) != NULL;
 }

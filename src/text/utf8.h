@@ -33,6 +33,14 @@ static inline size_t utf8_length(char lead)
 	return c < 0x80 ? 1 : c < 0xE0 ? 2 : c < 0xF0 ? 3 : 4;
 }
 
+/* The value of a hexadecimal digit; -1 if `c` is none. */
+static inline int utf8_hex_digit(char c)
+{
+	if (c >= '0' && c <= '9') return c - '0';
+	if (c >= 'a' && c <= 'f') return c - 'a' + 10;
+	return c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+}
+
 /* Lossy decoding of bytes that arrive in pieces: holds back a prefix of a sequence until the rest has come. `{0}` is new. */
 struct utf8_stream {
 	char held[4];

@@ -77,10 +77,9 @@ static void step(struct check *c, struct world *w, const struct batch *b, const 
 	/* q, k and v side by side, as one fused projection leaves them */
 	int cols = q_cols + 2 * kv_cols;
 	struct guarded qkv = guarded_alloc((size_t)rows * (size_t)cols * 4), result = guarded_alloc((size_t)rows * (size_t)q_cols * 4);
-	int32_t *position = malloc((size_t)rows * 4), *slot = malloc((size_t)rows * 4), start[MAX_SEQS + 1] = {0}, len[MAX_SEQS];
+	int32_t *position = malloc((size_t)rows * 4), *slot = malloc((size_t)rows * 4), start[MAX_SEQS + 1] = {0};
 	int32_t *table = malloc(sizeof(int32_t) * (size_t)(b->seqs * w->max_blocks));
-	struct step_rows sr = {.rows = rows, .seqs = b->seqs, .position = position, .kv_slot = slot, .row_start = start, .kv_len = len, .block_table = table,
-	                       .max_blocks = w->max_blocks};
+	struct step_rows sr = {.rows = rows, .seqs = b->seqs, .position = position, .kv_slot = slot, .row_start = start, .block_table = table, .max_blocks = w->max_blocks};
 	int t = 0;
 	for (int s = 0; s < b->seqs; s++) {
 		for (int p = from[s]; p < to[s]; p++, t++) {
@@ -92,7 +91,6 @@ static void step(struct check *c, struct world *w, const struct batch *b, const 
 			slot[t] = w->table[s * w->max_blocks + p / tokens] * tokens + p % tokens;
 		}
 		start[s + 1] = t;
-		len[s] = to[s];
 		if (to[s] > sr.max_kv_len) sr.max_kv_len = to[s];
 		if (to[s] - from[s] > sr.max_seq_rows) sr.max_seq_rows = to[s] - from[s];
 		for (int i = 0; i < w->max_blocks; i++) { /* blocks that no row may see are not even named */
@@ -316,14 +314,13 @@ static void bench_batch(struct check *c, int seqs, int rows, int context, int q_
 	for (size_t i = 0; i < vt->kv_bytes(&cache.layout) / 4; i++) ((float *)cache.data)[i] = (float)(i % 17) * 0.1f - 0.8f;
 	(void)!vt->alloc(v->device, (size_t)total * (size_t)q_cols * 8, MEM_WORKSPACE, "bench", &q, &err);
 	fill_with(q, DTYPE_F32, (size_t)total * (size_t)q_cols, FILL_RANDOM, 1, 1);
-	int32_t *position = calloc((size_t)total, 4), *start = calloc((size_t)seqs + 1, 4), *len = calloc((size_t)seqs, 4), *table = calloc((size_t)(seqs * blocks), 4);
+	int32_t *position = calloc((size_t)total, 4), *start = calloc((size_t)seqs + 1, 4), *table = calloc((size_t)(seqs * blocks), 4);
 	for (int s = 0; s < seqs; s++) {
 		start[s + 1] = (s + 1) * rows;
-		len[s] = context;
 		for (int i = 0; i < rows; i++) position[s * rows + i] = context - rows + i;
 		for (int i = 0; i < blocks; i++) table[s * blocks + i] = 1 + s * blocks + i;
 	}
-	struct step_rows sr = {.rows = total, .seqs = seqs, .position = position, .row_start = start, .kv_len = len, .block_table = table, .max_blocks = blocks,
+	struct step_rows sr = {.rows = total, .seqs = seqs, .position = position, .row_start = start, .block_table = table, .max_blocks = blocks,
 	                       .max_kv_len = context, .max_seq_rows = rows};
 	struct attention_bench b = {.v = v, .layers = cache.layout.layers};
 	b.args = (struct attention_args){.q = tensor_view(q, DTYPE_F32, TENSOR_SHARDED, total, q_cols),
@@ -338,7 +335,7 @@ static void bench_batch(struct check *c, int seqs, int rows, int context, int q_
 	       100 * gflop / t.median_s / c->fma_gflops);
 	fflush(stdout);
 	vt->free(v->device, cache.data), vt->free(v->device, q);
-	free(position), free(start), free(len), free(table);
+	free(position), free(start), free(table);
 }
 
 void bench_attention(struct check *c)

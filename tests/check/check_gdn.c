@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "check/check.h"
+#include "common/gdn.h"
 #include "device/cpu/cpu.h"
 
 #define MAX_SEQS 3
@@ -148,42 +149,14 @@ static double sigmoid(double x)
 /* One sequence: want and bound of all its rows. */
 static void oracle(struct check *c, const struct net *n, const struct parameters *p, int seq, double *want, double *bound)
 {
-	const int cols = channels_of(n) + values_of(n), keys = n->k_heads * n->k_dim, per = n->v_heads / n->k_heads;
-	const float *conv = p->conv.data, *a_log = p->a_log.data, *dt = p->dt_bias.data, *norm = p->norm.data;
-	float *rows = malloc((size_t)n->length[seq] * (size_t)cols * 4), *ba = malloc((size_t)n->v_heads * 8);
-	double *x = malloc((size_t)cols * 8), *s = calloc((size_t)(n->v_heads * n->k_dim * n->v_dim), 8);
-	for (int t = 0; t < n->length[seq]; t++) {
-		fill_row(c, n, seq, t, rows + (size_t)t * (size_t)cols, ba);
-		for (int i = 0; i < channels_of(n); i++) {
-			x[i] = 0;
-			for (int j = 0; j < n->taps; j++)
-				if (t - j >= 0) x[i] += (double)conv[(n->taps - 1 - j) * channels_of(n) + i] * (double)rows[(size_t)(t - j) * (size_t)cols + (size_t)i];
-			x[i] *= sigmoid(x[i]);
-		}
-		for (int h = 0; h < 2 * n->k_heads; h++) { /* q heads, then k heads */
-			double sum = 1e-6;
-			for (int i = 0; i < n->k_dim; i++) sum += x[h * n->k_dim + i] * x[h * n->k_dim + i];
-			for (int i = 0; i < n->k_dim; i++) x[h * n->k_dim + i] /= sqrt(sum * (h < n->k_heads ? n->k_dim : 1));
-		}
-		for (int h = 0; h < n->v_heads; h++) {
-			const double *q = x + h / per * n->k_dim, *k = q + keys, *v = x + 2 * keys + h * n->v_dim;
-			double *m = s + (size_t)h * (size_t)(n->k_dim * n->v_dim), *o = want + (size_t)t * (size_t)values_of(n) + h * n->v_dim;
-			double beta = sigmoid((double)ba[h]), decay = exp(-exp((double)a_log[h]) * log1p(exp((double)ba[n->v_heads + h] + (double)dt[h]))), square = 0;
-			for (int j = 0; j < n->v_dim; j++) {
-				double found = 0;
-				o[j] = 0;
-				for (int i = 0; i < n->k_dim; i++) found += (m[i * n->v_dim + j] *= decay) * k[i];
-				for (int i = 0; i < n->k_dim; i++) o[j] += (m[i * n->v_dim + j] += k[i] * beta * (v[j] - found)) * q[i];
-				square += o[j] * o[j];
-			}
-			for (int j = 0; j < n->v_dim; j++) {
-				double z = (double)rows[(size_t)t * (size_t)cols + (size_t)(channels_of(n) + h * n->v_dim + j)], gain = (double)norm[j] * z * sigmoid(z);
-				o[j] *= gain / sqrt(square / n->v_dim + 1e-6);
-				bound[o - want + j] = GDN_BOUND * (fabs(gain) + fabs(o[j]));
-			}
-		}
-	}
-	free(rows), free(ba), free(x), free(s);
+	const int rows = n->length[seq], cols = channels_of(n) + values_of(n);
+	float *qkvz = malloc((size_t)rows * (size_t)cols * 4), *ba = malloc((size_t)rows * (size_t)n->v_heads * 8);
+	for (int t = 0; t < rows; t++) fill_row(c, n, seq, t, qkvz + (size_t)t * (size_t)cols, ba + (size_t)t * 2 * (size_t)n->v_heads);
+	const struct gdn_oracle net = {.k_heads = n->k_heads, .v_heads = n->v_heads, .k_dim = n->k_dim, .v_dim = n->v_dim, .taps = n->taps, .conv = p->conv.data,
+	                               .a_log = p->a_log.data, .dt_bias = p->dt_bias.data, .norm = p->norm.data, .dtype = DTYPE_F32};
+	gdn_oracle(&net, rows, qkvz, ba, want, bound, NULL);
+	for (int i = 0; i < rows * values_of(n); i++) bound[i] *= GDN_BOUND;
+	free(qkvz), free(ba);
 }
 
 static void net_case(struct check *c, const struct net *n, enum fill fill)

@@ -1,18 +1,12 @@
 /* Fuzzes config.json: whatever the text, the answer is a refusal of one line or a config with which everything that is computed from
  * a config alone works: rope, manifest, degrees, shards, plan. Corpus: tests/golden and tests/data/plan configs. */
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "model/plan.h"
 #include "model/rope.h"
 #include "model/shard.h"
 #include "fuzz/standalone.h"
-
-static void check(bool ok)
-{
-	if (!ok) abort();
-}
 
 static void check_rope(const struct model_config *config, bool local)
 {

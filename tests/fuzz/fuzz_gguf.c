@@ -1,18 +1,11 @@
 /* Fuzzes GGUF files: what is accepted must be sound, and every field and tensor of it readable; then what is made of it: a config.
  * Corpus: tests/fuzz/corpus/gguf. */
-#include <stdbool.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "model/gguf.h"
 #include "model/plan.h"
 
 #include "fuzz/standalone.h"
-
-static void check(bool ok)
-{
-	if (!ok) abort();
-}
 
 static volatile uint64_t sink; /* so that reads are made */
 

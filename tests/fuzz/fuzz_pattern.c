@@ -1,17 +1,11 @@
 /* Fuzzes the patterns of tokenizer.json: the first line of an input is an expression, the rest a text. The expression is refused with a
  * reason, or its matches come in order and on character boundaries, and the walk ends. */
 #include <stdbool.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "text/pattern.h"
 #include "text/utf8.h"
 #include "fuzz/standalone.h"
-
-static void check(bool ok)
-{
-	if (!ok) abort();
-}
 
 static bool on_boundary(const struct buf *text, size_t at)
 {

@@ -6,11 +6,6 @@
 #include "prescreen/screen.h"
 #include "fuzz/standalone.h"
 
-static void check(bool ok)
-{
-	if (!ok) abort();
-}
-
 static void check_problem(const struct results *r, const struct result_problem *p)
 {
 	char text[RESULTS_TEXT];

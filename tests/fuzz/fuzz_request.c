@@ -10,11 +10,6 @@
 #include "text/utf8.h"
 #include "fuzz/standalone.h"
 
-static void check(bool ok)
-{
-	if (!ok) abort();
-}
-
 static void check_json(const char *text, size_t n)
 {
 	check(utf8_valid_prefix(text, n) == n);

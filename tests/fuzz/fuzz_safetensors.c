@@ -1,6 +1,5 @@
 /* Fuzzes safetensors headers: every input once as a whole file and once as the text of a header with 48 bytes of data behind it, so
  * that mutations need not guess the length. What is accepted must be sound. Corpus: tests/fuzz/corpus/safetensors, golden models. */
-#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -8,11 +7,6 @@
 
 #define DATA_BYTES 48
 #include "fuzz/standalone.h"
-
-static void check(bool ok)
-{
-	if (!ok) abort();
-}
 
 static void run(const uint8_t *file, size_t size)
 {

@@ -1,15 +1,9 @@
 /* Fuzzes the description of a device: whatever the text, the answer is a refusal of one line or a target on which every kernel of every mode
  * gets a verdict that says why, and is legal only where the numbers that were described allow it. */
-#include <stdlib.h>
 #include <string.h>
 
 #include "prescreen/kernels.h"
 #include "fuzz/standalone.h"
-
-static void check(bool ok)
-{
-	if (!ok) abort();
-}
 
 static void check_verdict(const struct target *t, enum kernel_id id, const struct kernel_mode *mode, const struct linear_shape *s)
 {

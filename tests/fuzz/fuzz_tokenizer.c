@@ -1,17 +1,11 @@
 /* Fuzzes the tokenizer: the first line of an input is a tokenizer.json, the rest a text. Whatever they are, the file is refused with a
  * reason or it works: every id has a text, decoding gives valid UTF-8, and the streamed pieces joined are the whole. */
 #include <stdbool.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "text/tokenizer.h"
 #include "text/utf8.h"
 #include "fuzz/standalone.h"
-
-static void check(bool ok)
-{
-	if (!ok) abort();
-}
 
 static void check_decoding(const struct tokenizer *t, const struct token_list *ids, bool skip)
 {

@@ -7,11 +7,6 @@
 #include "engine/whitelist.h"
 #include "fuzz/standalone.h"
 
-static void check(bool ok)
-{
-	if (!ok) abort();
-}
-
 /* The text with the hash that its content has: what the refusal says of it in its first 12 digits is not enough, so the table is sealed by hand. */
 static char *resealed(const char *text, size_t size)
 {

@@ -1,7 +1,7 @@
 /* standalone.h: lets a fuzz target run without libFuzzer, on any compiler.
  *
  * A target defines LLVMFuzzerTestOneInput and includes this header once, last. Under `-fsanitize=fuzzer` the header only
- * declares the entry point. Otherwise it brings a main:
+ * declares the entry point and `check`. Otherwise it brings a main:
  *
  *     fuzz_x [-seconds S] [-seed N] [-keep FILE] corpus...
  *
@@ -12,17 +12,22 @@
 #ifndef TANDEM_TESTS_FUZZ_STANDALONE_H
 #define TANDEM_TESTS_FUZZ_STANDALONE_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdlib.h>
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+static inline void check(bool ok)
+{
+	if (!ok) abort();
+}
 
 #ifndef FUZZING_BUILD_MODE_UNSAFE_FOR_PRODUCTION
 
 #include <dirent.h>
-#include <stdbool.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 

@@ -168,7 +168,6 @@ static struct step make_step(struct gpu_check *c, const struct shape *s)
 	p.device = (struct step_rows){.rows = p.rows, .seqs = s->seqs, .max_blocks = p.max_blocks, .max_kv_len = p.max_kv_len, .max_seq_rows = p.max_rows,
 	                              .position = gpu_put(c, p.position, (size_t)p.rows * sizeof(int32_t)),
 	                              .row_start = gpu_put(c, p.row_start, (size_t)(s->seqs + 1) * sizeof(int32_t)),
-	                              .kv_len = gpu_put(c, s->kv_len, (size_t)s->seqs * sizeof(int32_t)),
 	                              .block_table = gpu_put(c, p.table, (size_t)s->seqs * (size_t)p.max_blocks * sizeof(int32_t))};
 	p.cache = (struct kv_cache){.data = gpu_put(c, p.kv, (size_t)p.blocks * 2 * value_offset(s) * bytes),
 	                            .layout = {.layers = 1, .blocks = p.blocks, .block_tokens = s->block_tokens, .kv_heads = s->kv_heads,
@@ -659,11 +658,11 @@ static void bench_shape(struct gpu_check *c, const struct bench_shape *s)
 	int each = (s->kv_len + s->block_tokens - 1) / s->block_tokens, blocks = s->seqs * each + 1;
 	size_t layer = (size_t)blocks * 2 * (size_t)s->kv_heads * (size_t)s->block_tokens * (size_t)s->head_dim;
 	int layers = s->rows > 1 ? 1 : gpu_bench_rotation(c, layer * 2);
-	int32_t *position = gpu_host(c, (size_t)rows * 4), *start = gpu_host(c, (size_t)(s->seqs + 1) * 4), *length = gpu_host(c, (size_t)s->seqs * 4);
+	int32_t *position = gpu_host(c, (size_t)rows * 4), *start = gpu_host(c, (size_t)(s->seqs + 1) * 4);
 	int32_t *table = gpu_host(c, (size_t)(s->seqs * each) * 4);
 	for (int i = 0; i < s->seqs; i++) {
 		const int own = i < singles ? 1 : s->rows;
-		start[i + 1] = start[i] + own, length[i] = s->kv_len;
+		start[i + 1] = start[i] + own;
 		for (int r = 0; r < own; r++) position[start[i] + r] = s->kv_len - own + r;
 		for (int b = 0; b < each; b++) table[i * each + b] = 1 + (int32_t)((int64_t)(i * each + b) * 7919 % (blocks - 1));
 	}
@@ -672,7 +671,7 @@ static void bench_shape(struct gpu_check *c, const struct bench_shape *s)
 	                                       .head_dim = s->head_dim, .dtype = DTYPE_BF16}},
 	                  .rows = {.rows = rows, .seqs = s->seqs, .max_blocks = each, .max_kv_len = s->kv_len, .max_seq_rows = s->rows, .single_seqs = singles,
 	                           .position = gpu_put(c, position, (size_t)rows * 4), .row_start = gpu_put(c, start, (size_t)(s->seqs + 1) * 4),
-	                           .kv_len = gpu_put(c, length, (size_t)s->seqs * 4), .block_table = gpu_put(c, table, (size_t)(s->seqs * each) * 4)}};
+	                           .block_table = gpu_put(c, table, (size_t)(s->seqs * each) * 4)}};
 	int cols = s->q_heads * s->head_dim;
 	void *q = gpu_random_room(c, DTYPE_BF16, (size_t)rows * (size_t)cols, 1), *out = gpu_room(c, (size_t)rows * (size_t)cols * 2);
 	b.args = (struct attention_args){.q = tensor_view(q, DTYPE_BF16, TENSOR_SHARDED, rows, cols), .q_heads = s->q_heads, .cache = &b.cache, .rows = &b.rows,

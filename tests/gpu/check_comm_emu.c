@@ -10,9 +10,9 @@
 #include "device/gpu/device.h"
 #include "gpu/comm_world.h"
 
-#define LONG_MS 60000
-#define SHORT_MS 200
+#define LONG_MS 60000       /* that the threads which make the comms do not reach */
 #define NS_PER_SWITCH 20000 /* the clock of a run: a millisecond is 50 switches */
+#define NS_NO_CALL 6000000  /* where somebody does not come: LONG_MS are 10 000 switches */
 #define STALL 20000000      /* switches without a store: more than any deadline here takes */
 #define MAX_STEPS 6
 
@@ -90,10 +90,11 @@ static void run_trial(struct gpu_check *c, struct world *w, const struct comm_op
 	}
 	gpu_case(c, o->dtype, FILL_RANDOM, "%d ranks interleaved, [%d,%d], packets to %zu, two shots from %zu, %s, after %" PRIu64 " uses, trial %" PRIu64, w->P, o->max_rows,
 	         o->cols, o->packet_bytes, o->two_shot_bytes, trouble_names[trouble], o->uses_before, seed);
-	world_group(w, trouble == NO_CALL ? SHORT_MS : LONG_MS, NULL);
+	world_group(w, LONG_MS, NULL);
 	world_connect(w, o);
 	if (world_report(w, c)) {
-		const struct emu_together together = {.seed = seed, .stall = STALL, .ns_per_switch = NS_PER_SWITCH, .tick = tick, .arg = t, .tick_every = 16};
+		const struct emu_together together = {.seed = seed, .stall = STALL, .ns_per_switch = trouble == NO_CALL ? NS_NO_CALL : NS_PER_SWITCH, .tick = tick, .arg = t,
+		                                      .tick_every = 16};
 		emu_together_begin(&together);
 		for (int r = 0; r < w->P; r++)
 			if (!launch_rank(t, r)) gpu_fail(c, "rank %d: %s", r, w->rank[r].err.text);

@@ -158,12 +158,17 @@ static void check_graph(struct gpu_check *c)
 	expect(c, got == 2, "a graph launched again did not copy again");
 	c->ops->graph_destroy(graph);
 	gpu_refused(c, STATUS_BAD_INPUT, c->ops->graph_end(c->stream, &graph, &c->err));
-	struct event *event = NULL;
-	gpu_ok(c, c->ops->event_create(c->device, &event, &c->err));
-	gpu_ok(c, c->ops->event_record(event, c->stream, &c->err));
-	gpu_ok(c, c->ops->event_wait(event, c->stream, &c->err));
+	struct event *from = NULL, *to = NULL;
+	float ms = -1;
+	gpu_ok(c, c->ops->event_create(c->device, &from, &c->err));
+	gpu_ok(c, c->ops->event_create(c->device, &to, &c->err));
+	gpu_ok(c, c->ops->event_record(from, c->stream, &c->err));
+	gpu_ok(c, c->ops->event_record(to, c->stream, &c->err));
 	gpu_sync_stream(c);
-	c->ops->event_destroy(event);
+	gpu_ok(c, c->ops->event_elapsed_ms(from, to, &ms, &c->err));
+	expect(c, ms >= 0, "the time between two events is negative");
+	c->ops->event_destroy(from);
+	c->ops->event_destroy(to);
 	gpu_case_end(c);
 }
 

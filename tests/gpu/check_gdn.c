@@ -11,6 +11,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "common/gdn.h"
 #include "device/gpu/gdn_chunk.h"
 #include "gpu/harness.h"
 
@@ -67,58 +68,6 @@ static struct weights make_weights(struct gpu_check *c, const struct net *n)
 	return w;
 }
 
-/* One value head of one row from the convolved, normed x. Returns the mean over columns of (sum |q| |S|)^2. */
-static double oracle_head(const struct net *n, const struct weights *w, const double *x, double *m, double b, double a, int h, double *o)
-{
-	const int keys = n->k_heads * n->k_dim, k_head = h / (n->v_heads / n->k_heads);
-	const double *q = x + k_head * n->k_dim, *k = q + keys, *v = x + 2 * keys + h * n->v_dim;
-	double decay = exp(-exp((double)w->a_log[h]) * log1p(exp(a + (double)w->dt[h]))), rough = 0;
-	for (int j = 0; j < n->v_dim; j++) {
-		double found = 0, sum = 0;
-		o[j] = 0;
-		for (int i = 0; i < n->k_dim; i++) found += (m[i * n->v_dim + j] *= decay) * k[i];
-		for (int i = 0; i < n->k_dim; i++) {
-			const double part = (m[i * n->v_dim + j] += k[i] * sigmoid(b) * (v[j] - found)) * q[i];
-			o[j] += part, sum += fabs(part);
-		}
-		rough += sum * sum;
-	}
-	return rough / n->v_dim;
-}
-
-static void oracle(struct gpu_check *c, const struct net *n, const struct weights *w, struct text *text, int seq)
-{
-	const int channels = channels_of(n), values = values_of(n), cols = channels + values;
-	double *x = gpu_host(c, (size_t)channels * 8), *s = gpu_host(c, (size_t)(n->v_heads * n->k_dim * n->v_dim) * 8);
-	for (int t = 0; t < text->length[seq]; t++) {
-		const size_t row = (size_t)(text->first[seq] + t);
-		for (int i = 0; i < channels; i++) {
-			x[i] = 0;
-			for (int j = 0; j < n->taps && j <= t; j++)
-				x[i] += (double)w->conv[(n->taps - 1 - j) * channels + i] * element(text->qkvz, c->dtype, (row - (size_t)j) * (size_t)cols + (size_t)i);
-			x[i] *= sigmoid(x[i]);
-		}
-		for (int h = 0; h < 2 * n->k_heads; h++) { /* q heads, then k heads */
-			double sum = (double)GDN_L2_EPS;
-			for (int i = 0; i < n->k_dim; i++) sum += x[h * n->k_dim + i] * x[h * n->k_dim + i];
-			for (int i = 0; i < n->k_dim; i++) x[h * n->k_dim + i] /= sqrt(sum * (h < n->k_heads ? n->k_dim : 1));
-		}
-		for (int h = 0; h < n->v_heads; h++) {
-			double *o = text->want + row * (size_t)values + (size_t)(h * n->v_dim), square = 0;
-			const double rough = oracle_head(n, w, x, s + (size_t)h * (size_t)(n->k_dim * n->v_dim),
-			                                 element(text->ba, c->dtype, row * 2 * (size_t)n->v_heads + (size_t)h),
-			                                 element(text->ba, c->dtype, (row * 2 + 1) * (size_t)n->v_heads + (size_t)h), h, o);
-			for (int j = 0; j < n->v_dim; j++) square += o[j] * o[j];
-			for (int j = 0; j < n->v_dim; j++) {
-				double z = element(text->qkvz, c->dtype, row * (size_t)cols + (size_t)(channels + h * n->v_dim + j)), gain = (double)w->norm[j] * z * sigmoid(z);
-				o[j] *= gain / sqrt(square / n->v_dim + 1e-6);
-				text->scale[row * (size_t)values + (size_t)(h * n->v_dim + j)] = fabs(gain) + fabs(o[j]);
-				text->rough[row * (size_t)values + (size_t)(h * n->v_dim + j)] = (fabs(gain) + fabs(o[j])) * sqrt(rough / (square / n->v_dim + 1e-6));
-			}
-		}
-	}
-}
-
 static struct text make_text(struct gpu_check *c, const struct net *n, const struct weights *w)
 {
 	struct text text = {0};
@@ -133,7 +82,13 @@ static struct text make_text(struct gpu_check *c, const struct net *n, const str
 	text.want = gpu_host(c, (size_t)rows * (size_t)values_of(n) * 8);
 	text.scale = gpu_host(c, (size_t)rows * (size_t)values_of(n) * 8);
 	text.rough = gpu_host(c, (size_t)rows * (size_t)values_of(n) * 8);
-	for (int s = 0; s < n->seqs; s++) oracle(c, n, w, &text, s);
+	const struct gdn_oracle net = {.k_heads = n->k_heads, .v_heads = n->v_heads, .k_dim = n->k_dim, .v_dim = n->v_dim, .taps = n->taps, .conv = w->conv,
+	                               .a_log = w->a_log, .dt_bias = w->dt, .norm = w->norm, .dtype = c->dtype};
+	for (int s = 0; s < n->seqs; s++) {
+		const size_t row = (size_t)text.first[s], at = row * (size_t)values_of(n), size = dtype_bytes(c->dtype);
+		gdn_oracle(&net, text.length[s], text.qkvz + row * (size_t)cols * size, text.ba + row * 2 * (size_t)n->v_heads * size, text.want + at, text.scale + at,
+		           text.rough + at);
+	}
 	return text;
 }
 

@@ -139,25 +139,11 @@ bool world_report(struct world *w, struct gpu_check *c)
 
 /* ---- numbers */
 
-static uint16_t f16_from_f32(float v)
-{
-	const _Float16 half = (_Float16)v;
-	uint16_t bits;
-	memcpy(&bits, &half, sizeof bits);
-	return bits;
-}
-
 static float narrow(enum dtype dtype, float v)
 {
-	if (dtype == DTYPE_BF16) return bf16_to_f32(bf16_from_f32(v));
-	return dtype == DTYPE_F16 ? f16_to_f32(f16_from_f32(v)) : v;
-}
-
-static void put(enum dtype dtype, unsigned char *at, float v)
-{
-	uint16_t half = dtype == DTYPE_BF16 ? bf16_from_f32(v) : dtype == DTYPE_F16 ? f16_from_f32(v) : 0;
-	if (dtype == DTYPE_F32) memcpy(at, &v, 4);
-	else memcpy(at, &half, 2);
+	float stored;
+	set_element(&stored, dtype, 0, (double)v);
+	return (float)element(&stored, dtype, 0);
 }
 
 /* Magnitudes far apart: the order of a sum shows. */
@@ -256,7 +242,7 @@ enum status world_prepare(struct world_rank *rank, const struct world_sum *sum, 
 	struct tensor shape, *partial = &shape;
 	TRY(COMM(rank->comm, partial, sum->rows, partial, &rank->err));
 	const int cols = rank->options.cols, width = cols + sum->pad;
-	const size_t element = dtype_bytes(partial->dtype), bytes = partial_bytes(partial);
+	const size_t bytes = partial_bytes(partial);
 	host->rank = rank;
 	TRY(world_take(rank, bytes, (void **)&host->partial));
 	TRY(world_take(rank, x_bytes(rank, sum), (void **)&host->x));
@@ -267,8 +253,8 @@ enum status world_prepare(struct world_rank *rank, const struct world_sum *sum, 
 	memset(host->partial, 0xff, bytes); /* NaN between the rows */
 	for (int s = 0; s < partial->slots; s++)
 		for (int64_t i = 0; i < (int64_t)sum->rows * cols; i++)
-			put(partial->dtype, host->partial + (size_t)(s * partial->slot_stride + i / cols * partial->row_stride + i % cols) * element,
-			    partial_value(rank, sum->g, rank->index, s, i));
+			set_element(host->partial, partial->dtype, (size_t)(s * partial->slot_stride + i / cols * partial->row_stride + i % cols),
+			            (double)partial_value(rank, sum->g, rank->index, s, i));
 	for (int row = 0; row < sum->rows; row++)
 		for (int c = 0; c < width; c++) {
 			const float v = c < cols ? number(w, sum->g, RESIDUAL, (int64_t)row * cols + c) : NAN;

@@ -1,24 +1,27 @@
 """What answers say: forms, streams, stop strings, log-probabilities, seeds, ends (B039 to B061, sections 1.3 to 1.7 of the API)."""
-import atexit
 import json
 import os
 import re
 import shutil
-import tempfile
+import subprocess
 
-from harness import case, texts, CHAT, MODEL
+from harness import case, model_copy, texts, CHAT, ROOT, TANDEM
 
 SERVER = ("--max-running", 8, "--kv-tokens", 4096)
 COMPLETE, CHATS = "/v1/completions", "/v1/chat/completions"
 PROMPT = "Once upon a time"
 
 
+def word_marks():
+    """The model with a tokenizer whose decoder takes the space in front of the first word away, as Llama 2's does."""
+    folder = model_copy()
+    shutil.copy(os.path.join(ROOT, "tests", "data", "tokenizer", "llama2.json"), os.path.join(folder, "tokenizer.json"))
+    return folder
+
+
 def other_tokenizer():
     """The model with a tokenizer that begins each prompt with a token, and that has a token `".` in place of `."`."""
-    folder = tempfile.mkdtemp(prefix="tandem-tokenizer.")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    for name in os.listdir(MODEL):
-        shutil.copy(os.path.join(MODEL, name), folder)
+    folder = model_copy()
     path = os.path.join(folder, "tokenizer.json")
     with open(path) as file:
         tokenizer = json.load(file)
@@ -155,6 +158,15 @@ def _(server):
     text = server.complete(max_tokens=10).text
     choice = server.complete(max_tokens=10, min_tokens=10, stop=[text[:2]]).json["choices"][0]
     assert choice["text"] == text and choice["finish_reason"] == "length"
+    events = server.stream_complete(max_tokens=10)
+    pieces = [e["choices"][0]["text"] for e in events]
+    for n in range(10):  # a stop string that begins in the first n tokens and ends behind them
+        before, behind = "".join(pieces[:n]), "".join(pieces[n:])
+        for stop in (before[-1:] + behind[:1], before[-3:] + behind[:2]):
+            want = text.find(stop, max(0, len(before) - len(stop) + 1))
+            choice = server.complete(max_tokens=10, min_tokens=n, stop=[stop]).json["choices"][0]
+            assert choice["text"] == text[:want] and choice["finish_reason"] == "stop", (n, stop, choice)
+            assert texts(server.stream_complete(max_tokens=10, min_tokens=n, stop=[stop]))[0] == text[:want]
 
 
 @case("B045 ignore_eos ignores every end-of-text id")
@@ -324,6 +336,25 @@ def _(server):
     events = server.stream_complete(logit_bias={str(pieces[0]): 100}, max_tokens=3)
     assert texts(events)[0] == "\ufffd" * 3
     assert server.complete(emoji, echo=True, max_tokens=0).text == emoji
+
+
+@case("the first word of an answer keeps the space in front of it", server=SERVER, start={"model": word_marks()})
+def _(server):
+    word = ids_of(server, "the")[-1]
+    forced = {"logit_bias": {str(word): 100}, "max_tokens": 3}
+    assert server.complete("the", **forced).text == " the the the"
+    assert texts(server.stream_complete("the", **forced))[0] == " the the the"
+    choice = server.complete("the", echo=True, logprobs=0, **forced).json["choices"][0]
+    assert choice["text"] == "the the the the" and choice["logprobs"]["text_offset"] == [0, 0, 3, 7, 11], choice
+    assert server.complete(ids_of(server, "the")[:1], **forced).text == "the the the"  # of the prompt nothing is text
+    lead, rest = ids_of(server, "the\u00ff")[-2:]  # in bytes
+    assert server.complete(ids_of(server, "the") + [lead], logit_bias={str(rest): 100}, max_tokens=1).text == "\u00ff"
+    assert server.complete(ids_of(server, "the") + [lead], **forced).text == " the the the"
+    assert server.complete("the\n", **forced).text == " the the the"
+    run = subprocess.run([TANDEM, "run", server.command[2], "-p", "on", "-n", "4", "--ignore-eos", "--json"], capture_output=True, check=True)
+    out = json.loads(run.stdout)
+    assert out["text"][0] == " ", out
+    assert "on" + out["text"] == server.post("/detokenize", {"tokens": out["prompt_tokens"][1:] + out["tokens"]}).json["prompt"], out
 
 
 @case("prompt_logprobs, token ids, salted prefixes")

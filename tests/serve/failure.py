@@ -174,7 +174,9 @@ def _(server):
         done = subprocess.run([TANDEM, "serve", *map(str, arguments)], capture_output=True, timeout=60)
         return done.returncode, done.stderr.decode()
     for arguments, code, text in (((MODEL, "--port", server.port), 3, "Address already in use"), ((MODEL, "--host", "256.1.1.1"), 2, "--host"),
-                                  ((MODEL, "--port", "0", "--api-key", ""), 2, "--api-key"), ((MODEL, "--port", "70000"), 2, "--port"),
+                                  ((MODEL, "--port", "0", "--api-key", ""), 2, "--api-key"),
+                                  ((MODEL, "--port", "0", "--api-key", " "), 2, "--api-key"), ((MODEL, "--port", "0", "--api-key", "key "), 2, "--api-key"),
+                                  ((MODEL, "--port", "70000"), 2, "--port"),
                                   ((MODEL, "--on-failure", "hope"), 2, "--on-failure"), ((MODEL, "--port", "0", "--served-model-name", "a,,b"), 2, "--served-model-name"),
                                   (("/nonexistent", "--port", "0"), 3, "nonexistent"), ((MODEL, "--port", "0", "--max-running", "0"), 2, "--max-running")):
         got, err = start(*arguments)

@@ -1,12 +1,31 @@
 """Request bodies: what is refused, with which status and which field; what is accepted though other servers stumbled (B017 to B045)."""
 import json
 import math
+import os
 
-from harness import case, CHAT, GREEDY
+from harness import case, model_copy, CHAT, GREEDY
 
 SERVER = ("--max-running", 8, "--kv-tokens", 4096)
 COMPLETE, CHATS = "/v1/completions", "/v1/chat/completions"
 ENDPOINTS = ((COMPLETE, {"prompt": "Once", "max_tokens": 2, "temperature": 0}), (CHATS, {"messages": CHAT, "max_tokens": 2, "temperature": 0}))
+
+
+def other_template():
+    """The model with a chat template that trims the messages and takes an assistant's null for what it is."""
+    folder = model_copy()
+    with open(os.path.join(folder, "chat_template.jinja"), "w") as file:
+        file.write("{% for m in messages %}<|im_start|>{{ m.role }}\n{% if m.content is none %}(none){% else %}{{ m.content | trim }}{% endif %}<|im_end|>\n"
+                   "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}")
+    return folder
+
+
+def rendered(server, messages, **fields):
+    ids = server.post("/tokenize", {"messages": messages, **fields}).json["tokens"]
+    return server.post("/detokenize", {"tokens": ids}).json["prompt"]
+
+
+def continued(server, text):
+    return rendered(server, CHAT + [{"role": "assistant", "content": text}], continue_final_message=True)
 
 
 def refused(server, path, body, status=400, param=None, type_=None, contains=()):
@@ -177,7 +196,7 @@ def _(server):
                    "min_tokens": [0, 2], "stop": ["", None][1:] + ["x", ["x"] * 64, []], "max_tokens": [1, 2.0], "stop_token_ids": [[], [5, 6]]}
     bad_values = {"top_p": [1.0000001, -0.1, 2], "temperature": [-0.1, 2.1, 1e300], "min_p": [-0.1, 1.1], "presence_penalty": [-2.1, 2.1], "frequency_penalty": [-2.1, 2.1],
                   "repetition_penalty": [0, -1, 1e-300, 1e300], "n": [0, -1, 129, 4294967297], "top_k": [-2, 2147483648], "min_tokens": [-1, 3], "stop": ["", ["x", ""], ["x"] * 65, "x" * 5000],
-                  "max_tokens": [-1], "stop_token_ids": [[-1], [1 << 40], [1] * 49], "truncate_prompt_tokens": [0, -1], "prompt_logprobs": [-1, 21]}
+                  "max_tokens": [-1], "stop_token_ids": [[-1], [1 << 40], [1] * 49], "truncate_prompt_tokens": [0, -2], "prompt_logprobs": [-1, 21]}
     for path, good in ENDPOINTS:
         for name, values in good_values.items():
             for value in values:
@@ -276,6 +295,16 @@ def _(server):
         refused(server, path, {**good, "max_tokens": 1000000, "min_tokens": 999999}, param="min_tokens")
     answer = server.post(COMPLETE, {"prompt": long_ids + [301] * 500, "truncate_prompt_tokens": 5, "max_tokens": 1})
     assert answer.json["usage"]["prompt_tokens"] == 5
+    fits = {"prompt": [300] * (2 * context), "truncate_prompt_tokens": -1, "ignore_eos": True}
+    for fields, answers in (({"max_tokens": 7}, 7), ({"max_tokens": 0, "echo": True}, 0), ({"max_tokens": 10 * context}, 1)):
+        usage = server.post(COMPLETE, {**fits, **fields}).json["usage"]
+        assert usage["prompt_tokens"] == context - answers and usage["completion_tokens"] == answers, (fields, usage)
+    usage = server.post(CHATS, {"messages": words, "truncate_prompt_tokens": -1, "min_tokens": 3, "ignore_eos": True}).json["usage"]
+    assert usage["prompt_tokens"] == context - 3 and usage["completion_tokens"] == 3, usage
+    assert server.post(COMPLETE, {**fits, "prompt": [300] * 5}).json["usage"]["prompt_tokens"] == 5
+    for least in (context - 1, context, context + 1):
+        answer = server.post(COMPLETE, {**fits, "max_tokens": 2 * context, "min_tokens": least})
+        assert answer.status == (200 if least < context else 400), answer.body
 
 
 @case("a prompt at the end of a KV cache that is smaller than the context", server=["--max-running", 2, "--kv-tokens", 256])
@@ -285,6 +314,7 @@ def _(server):
     for fields in ({"max_tokens": 0, "echo": True, "logprobs": 1}, {"max_tokens": 0, "echo": True}, {"max_tokens": 1}, {"max_tokens": 1, "prompt_logprobs": 0}):
         answer = server.complete([300] * size, **fields)
         assert answer.status == 200 and answer.json["usage"]["completion_tokens"] == fields["max_tokens"], (fields, answer.body)
+        assert server.complete([300] * (size + 9), truncate_prompt_tokens=-1, **fields).json["usage"]["prompt_tokens"] == size
         refused(server, COMPLETE, {"prompt": [300] * (size + 1), **fields}, type_="context_length_exceeded", param="prompt", contains=(str(size), str(size + 1)))
 
 
@@ -321,6 +351,28 @@ def _(server):
     assert server.post("/detokenize", {"tokens": typed}).json["prompt"].count("<|im_end|>") == plain.count(end[0]) + 1
 
 
+def silent(message):
+    return CHAT + [{"role": "assistant", **message}, {"role": "user", "content": "Go on"}]
+
+
+CALLS = {"tool_calls": [{"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}}]}
+
+
+@case("an assistant's content that is null or missing is \"\" to a template that joins it")
+def _(server):
+    want = rendered(server, silent({"content": ""}))
+    for message in ({}, {"content": None}, {"content": None, **CALLS}):
+        assert rendered(server, silent(message)) == want, message
+        assert server.chat(silent(message)).status == 200
+    refused(server, CHATS, {"messages": [{"role": "user", "content": None}]}, param="messages")
+
+
+@case("an assistant's content that is null is null to a template that asks", server=SERVER, start={"model": other_template()})
+def _(server):
+    assert "assistant\n(none)<" in rendered(server, silent({"content": None, **CALLS}))
+    assert "assistant\n<" in rendered(server, silent({"content": ""}))
+
+
 @case("a conversation is continued where its last message ends")
 def _(server):
     messages = CHAT + [{"role": "assistant", "content": "Once upon a"}]
@@ -328,6 +380,18 @@ def _(server):
     assert server.post("/detokenize", {"tokens": ids}).json["prompt"].endswith("Once upon a")
     answer = server.chat(messages, continue_final_message=True, return_token_ids=True)
     assert answer.status == 200 and answer.json["choices"][0]["prompt_token_ids"] == ids
+
+
+@case("a conversation is continued behind the white space that its last message ends with")
+def _(server):
+    for text in ("Once upon a ", "The answer is:\n\n", "  a \t\n", "Once upon a"):
+        assert continued(server, text).endswith("<|im_start|>assistant\n" + text), text
+
+
+@case("a conversation is continued where a template cuts its last message", server=SERVER, start={"model": other_template()})
+def _(server):
+    for text in ("Once upon a ", "The answer is:\n\n", "  a \t\n", "Once upon a"):
+        assert continued(server, text).endswith("<|im_start|>assistant\n" + text.strip()), text
 
 
 @case("a conversation is continued behind a message whose text stands in the template too")

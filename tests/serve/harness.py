@@ -3,11 +3,13 @@
 A case is a function with the decorator @case(name). It gets a Server and raises (assert) when something is wrong. After each one the
 server must be well: /health is 200, all KV is free again, and a fixed greedy request gives the text that it gave at the start.
 """
+import atexit
 import http.client
 import json
 import os
 import re
 import resource
+import shutil
 import signal
 import socket
 import subprocess
@@ -28,6 +30,15 @@ def case(name, **options):
         cases.append((name, function, options))
         return function
     return add
+
+
+def model_copy():
+    """A folder with the model's files, to be changed."""
+    folder = tempfile.mkdtemp(prefix="tandem-model.")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    for name in os.listdir(MODEL):
+        shutil.copy(os.path.join(MODEL, name), folder)
+    return folder
 
 
 class Answer:

@@ -103,6 +103,26 @@ def _(server):
     expect(server, f"POST {PATH} HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n".encode() + chunked(BODY, [BODY]), 400, close=True)
 
 
+@case("folded header lines: 400 and close, wherever they stand")
+def _(server):
+    hidden = b"GET /version HTTP/1.1\r\nHost: x\r\n\r\n"
+    n = len(hidden)
+    for line in (f"Content-Length:\r\n {n}", f"Content-Length: \r\n\t{n}", f"Content-Length: {n // 10}\r\n {n % 10}", f"Content-Length: {n}\r\n ",
+                 "Transfer-Encoding:\r\n chunked", "Transfer-Encoding: chunked\r\n ", f"Content-Length:\n {n}", "X-Request-Id: a\r\n b", "X:\r\n y"):
+        for lines in (line, f"Host: x\r\n{line}", f"Host: x\r\n{line}\r\nX: y", f"{line}\r\nHost: x"):
+            expect(server, f"POST /tokenize HTTP/1.1\r\n{lines}\r\n\r\n".encode() + hidden, 400, close=True)
+    expect(server, b"GET /version HTTP/1.1\r\n Host: x\r\nHost: x\r\n\r\n", 400, close=True)
+    for pad in range(16250, 16400):  # where the library's buffer ends, the name is made longer in place
+        expect(server, f"POST /tokenize HTTP/1.1\r\nHost: x\r\nX: {'a' * pad}\r\nContent-Length: 3\r\n 6\r\n\r\n".encode() + hidden, 400, close=True)
+        expect(server, f"GET /version HTTP/1.1\r\nHost: x\r\nX: {'a' * pad}\r\nX: y\r\n\r\n".encode(), 200, close=False if pad % 50 == 0 else None)
+    expect(server, b"POST /tokenize HTTP/1.1\r\nHost: x\r\nContent-Length: 3\0\r\n\r\n" + hidden, 400, close=True)
+    expect(server, b"GET /version HTTP/1.1\r\nHost: x\r\nX: a\0b\r\nY: z\r\n\r\n", 400, close=True)
+    for plain in (b"\r\n\r\nGET /version HTTP/1.1\r\nHost: x\r\n\r\n",
+                  b"GET /version HTTP/1.1\nHost:x\nX:\nY: \t z \n\n", b"GET /version?a=%20b&c HTTP/1.1\r\nHost: x\r\nCookie: a=b; c=d\r\n\r\n",
+                  b"GET /version HTTP/1.0\r\n\r\n"):
+        expect(server, plain, 200)
+
+
 def rss(server):
     return server.metric("process_resident_memory_bytes")
 
@@ -155,6 +175,15 @@ def _(server):
     answer = server.request("OPTIONS", PATH)
     assert answer.status == 204 and "POST" in answer.headers["allow"] and "access-control-allow-origin" not in answer.headers
     assert server.get("/health?verbose=1").status == 200
+    for url, status in (("http://x/health", 200), ("HTTP://x:80/health?a=http://y/", 200), ("https://x", 200), ("http://x?a", 200), ("http://x/nope", 404),
+                        ("ftp://x/health", 404), ("http://", 200), ("/http://x/health", 404)):
+        expect(server, head("GET", url, None, {}), status)
+    expect(server, head("GET", "/health%00/x", None, {}), 400, close=True)
+    expect(server, head("GET", "/health?x=%00", None, {}), 200)
+    expect(server, head("POST", "http://127.0.0.1" + PATH, len(BODY), JSON) + BODY, 200)
+    answer = server.request("OPTIONS", "*")
+    assert answer.status == 204 and "POST" in answer.headers["allow"], answer.headers
+    assert "OPTIONS" in expect(server, head("GET", "*", None, {}), 405).headers["allow"]
 
 
 @case("keep-alive: errors and answers on one connection; pipelined requests in order")
@@ -196,6 +225,20 @@ def _(server):
     for path, body in ((PATH, GREEDY), (PATH, {}), ("/nope", {})):
         assert server.post(path, body, headers={"X-Request-Id": "abc-123"}).headers["x-request-id"] == "abc-123"
     assert "x-request-id" not in server.post(PATH, GREEDY, headers={"X-Request-Id": "a" * 500}).headers
+
+
+@case("white space behind a field's value is no part of it", server=[*SERVER, "--api-key", "secret key"])
+def _(server):
+    n = len(BODY)
+    for space in ("", " ", "\t \t"):
+        fields = {**JSON, "Authorization": f"Bearer secret key{space}", "X-Request-Id": f"a b{space}"}
+        answer = expect(server, head("POST", PATH, n, fields) + BODY, 200)
+        assert answer.headers["x-request-id"] == "a b", answer.headers
+        sock = server.raw(head("POST", PATH, n, {**fields, "Expect": f"100-Continue{space}"}) + BODY)
+        assert read_answer(sock).status in (100, 200)
+        sock.close()
+    expect(server, head("POST", PATH, n, {**JSON, "Authorization": "Bearer secret"}) + BODY, 401)
+    expect(server, head("POST", PATH, None, {**fields, "Transfer-Encoding": "chunked "}) + chunked(BODY, [BODY]), 501, close=True)
 
 
 @case("a head that dribbles in is cut off after 10 s, a body that stops gets 408", server=[*SERVER])
@@ -296,3 +339,11 @@ def _(server):
     for answer in (server.request("OPTIONS", PATH), server.get("/version"), server.post(PATH, {})):
         assert answer.headers["access-control-allow-origin"] == "https://example.org", answer.headers
     assert "Authorization" in server.request("OPTIONS", PATH).headers["access-control-allow-headers"]
+    asked = "authorization,content-type,x-stainless-arch,x-stainless-retry-count"
+    answer = server.request("OPTIONS", PATH, headers={"Origin": "https://example.org", "Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": asked})
+    assert answer.status == 204 and answer.headers["access-control-allow-headers"] == asked, answer.headers
+    assert answer.headers["vary"] == "Access-Control-Request-Headers" and "POST" in answer.headers["access-control-allow-methods"], answer.headers
+    for bad in ("x: y", "a\"b", "x\xe4"):
+        assert "Authorization" in server.request("OPTIONS", PATH, headers={"Access-Control-Request-Headers": bad}).headers["access-control-allow-headers"]
+    data = head("POST", PATH, None, {**JSON, "Transfer-Encoding": "chunked"}) + chunked(b"", [b"x" * 65536] * 40)
+    assert expect(server, data, 413, close=True).headers["access-control-allow-origin"] == "https://example.org"

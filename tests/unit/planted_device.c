@@ -257,7 +257,7 @@ const struct device_ops *planted_ops(struct planted_state state)
 	table.linear_prefer = planted_prefer;
 	table.linear_ran = planted_ran;
 	if (state.eager) return &table;
-	table.event_create_timed = planted_event;
+	table.event_create = planted_event;
 	table.event_record = planted_event_record;
 	table.event_elapsed_ms = planted_elapsed;
 	table.event_destroy = planted_event_destroy;

@@ -355,14 +355,14 @@ static void test_wait_word(void **state)
 	assert_int_equal(_Alignof(struct wait_word), 64);
 	assert_int_equal(sizeof word, 64);
 	assert_true(wait_change(&word, 1, 0)); /* already another value, whatever the deadline */
-	assert_true(wait_change_idle(&word, 1, 0));
+	assert_true(wait_change_spin(&word, 1, 0, 0));
 	assert_false(wait_change(&word, 0, 0)); /* long past */
-	assert_false(wait_change_idle(&word, 0, 0));
+	assert_false(wait_change_spin(&word, 0, 0, 0));
 	uint64_t start = clock_ns();
 	assert_false(wait_change(&word, 0, clock_deadline_ms(20)));
 	assert_true(clock_ns() - start >= 20000000);
 	start = clock_ns();
-	assert_false(wait_change_idle(&word, 0, clock_deadline_ms(20)));
+	assert_false(wait_change_spin(&word, 0, 0, clock_deadline_ms(20)));
 	assert_true(clock_ns() - start >= 20000000);
 	wait_bump(&word);
 	assert_true(wait_change(&word, 0, UINT64_MAX));
@@ -376,7 +376,7 @@ static void test_wait_word(void **state)
 struct ball {
 	struct wait_word word[2];
 	int turns;
-	bool idle;
+	uint64_t spin_ns;
 	uint64_t rest_us;
 };
 
@@ -388,7 +388,7 @@ static void body_ball(struct rank_run *run)
 		if (run->rank == 0) wait_bump(&ball->word[1]);
 		uint64_t deadline = clock_deadline_ms(30000);
 		struct wait_word *mine = &ball->word[run->rank];
-		bool came = ball->idle ? wait_change_idle(mine, (uint32_t)i, deadline) : wait_change(mine, (uint32_t)i, deadline);
+		bool came = wait_change_spin(mine, (uint32_t)i, ball->spin_ns, deadline);
 		RANK_CHECK(run, came, "turn %d", i);
 		if (ball->rest_us && i % 3 == 0) nanosleep(&(struct timespec){.tv_nsec = (long)ball->rest_us * 1000}, NULL);
 		if (run->rank == 1) wait_bump(&ball->word[0]);
@@ -398,7 +398,7 @@ static void body_ball(struct rank_run *run)
 static void test_ping_pong(void **state)
 {
 	(void)state;
-	static const struct ball kinds[] = {{.turns = 20000}, {.turns = 5000, .idle = true}, {.turns = 600, .rest_us = 60}};
+	static const struct ball kinds[] = {{.turns = 20000, .spin_ns = WAIT_SPIN_NS}, {.turns = 5000}, {.turns = 600, .spin_ns = WAIT_SPIN_NS, .rest_us = 60}};
 	for (int i = 0; i < 3; i++) {
 		struct ball ball = kinds[i];
 		struct rank_run runs[2];
@@ -447,9 +447,14 @@ static void test_fault_parse(void **state)
 	assert_int_equal(plan.entries[1].stall_ms, 250);
 	assert_true(plan.entries[1].seq == UINT64_MAX);
 	assert_int_equal(plan.entries[2].kind, FAULT_KIND_EXIT);
+	static const char *const names[] = {
+#define X(code, name, counts) name,
+		FAULT_POINT_LIST(X)
+#undef X
+	};
 	for (int i = 0; i < FAULT_POINT_COUNT; i++) {
 		char text[64];
-		snprintf(text, sizeof text, "rank=0,at=%s,kind=oom", fault_point_name((enum fault_point)i));
+		snprintf(text, sizeof text, "rank=0,at=%s,kind=oom", names[i]);
 		assert_int_equal(fault_parse(&plan, text, &err), STATUS_OK);
 		assert_int_equal(plan.entries[0].at, i);
 	}

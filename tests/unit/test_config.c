@@ -500,8 +500,7 @@ static void test_generation_config(void **state)
 	assert_int_equal(model_config_load(&c, folder, NULL, &err), STATUS_OK);
 	assert_int_equal(c.eos_count, 1);
 	assert_int_equal(generation_defaults_load(&d, &c, folder, &err), STATUS_OK);
-	assert_false(d.present);
-	assert_true(isnan(d.temperature) && isnan(d.top_p) && isnan(d.min_p) && isnan(d.repetition_penalty) && d.top_k == -1 && !d.do_sample);
+	assert_true(isnan(d.temperature) && isnan(d.top_p) && isnan(d.repetition_penalty) && d.top_k == -1 && !d.do_sample);
 
 	static const char generation[] = "{\"eos_token_id\":[2,128001,128009],\"do_sample\":true,\"temperature\":0.6,\"top_p\":0.9,\"top_k\":20,"
 									 "\"repetition_penalty\":1.05}";
@@ -514,7 +513,7 @@ static void test_generation_config(void **state)
 	assert_int_equal(c.eos_count, 3);
 	assert_int_equal(generation_defaults_load(&d, &c, folder, &err), STATUS_OK);
 	assert_int_equal(c.eos_count, 3); /* a union */
-	assert_true(d.present && d.do_sample && d.temperature == 0.6 && d.top_p == 0.9 && d.top_k == 20 && d.repetition_penalty == 1.05);
+	assert_true(d.do_sample && d.temperature == 0.6 && d.top_p == 0.9 && d.top_k == 20 && d.repetition_penalty == 1.05);
 
 	static const char *const wrong[][2] = {{"{\"temperature\":-1}", "temperature"}, {"{\"top_p\":1.5}", "top_p"},
 	                                       {"{\"top_k\":1.5}", "top_k"},            {"{\"do_sample\":1}", "do_sample"},

@@ -189,7 +189,7 @@ static void *interrupt_later(void *engine)
 static void note_where(void *context, int level, const char *text)
 {
 	(void)level;
-	if (strstr(text, "rank 1: no progress for ") && strstr(text, " ms, while loading weights; given up after 1000")) *(bool *)context = true;
+	if (strstr(text, "rank 1: no progress for ") && strstr(text, " ms, while loading weights; given up after 3000")) *(bool *)context = true;
 }
 
 static void test_a_start_that_stalls_says_where(void **state)
@@ -198,32 +198,33 @@ static void test_a_start_that_stalls_says_where(void **state)
 	bool said = false;
 	struct tandem_error err = {0};
 	struct tandem *engine = NULL;
-	struct tandem_options o = {.model = MODEL, .world_size = 2, .threads = 2, .context = 64, .timeout_ms = 1000, .fault = "rank=1,at=load,seq=0,kind=stall:20000",
+	struct tandem_options o = {.model = MODEL, .world_size = 2, .threads = 2, .context = 64, .timeout_ms = 3000, .fault = "rank=1,at=load,seq=0,kind=stall:20000",
 	                           .log = note_where, .context_pointer = &said};
 	assert_int_not_equal(tandem_open(&engine, &o, &err), 0);
 	assert_null(engine);
 	assert_true(said);
 }
 
-/* Opening has four times the deadline, and not more; the rank that opened waits as long for the one that did not. */
+/* Opening has four times the deadline, and not more; the rank that opened waits as long for the one that did not, and says so before the coordinator
+ * gives up: by 2 s here, which a thread may be late. */
 static void test_a_device_that_does_not_open_is_given_up(void **state)
 {
 	(void)state;
 	const uint64_t start = clock_ns();
 	struct tandem_error err = {0};
 	struct tandem *engine = NULL;
-	struct tandem_options o = {.model = MODEL, .world_size = 2, .threads = 2, .context = 64, .timeout_ms = 500, .fault = "rank=1,at=open,seq=0,kind=stall:20000"};
+	struct tandem_options o = {.model = MODEL, .world_size = 2, .threads = 2, .context = 64, .timeout_ms = 2500, .fault = "rank=1,at=open,seq=0,kind=stall:20000"};
 	assert_int_equal(tandem_exit_code(tandem_open(&engine, &o, &err)), 5);
 	assert_null(engine);
-	assert_true(clock_ns() - start > 1500000000u && clock_ns() - start < 12000000000u);
-	if (!strstr(err.text, "rank 1 did not come within 1600 ms")) fail_msg("'%s'", err.text);
+	assert_true(clock_ns() - start > 7500000000u && clock_ns() - start < 18000000000u);
+	if (!strstr(err.text, "rank 1 did not come within 8000 ms")) fail_msg("'%s'", err.text);
 }
 
 /* What is allowed an opening is not held against what comes behind it. */
 static void test_a_slow_device_and_a_slow_start_behind_it(void **state)
 {
 	(void)state;
-	struct tandem *engine = open_with((struct tandem_options){.world_size = 2, .timeout_ms = 1000, .fault = "rank=1,at=open,seq=0,kind=stall:2000;rank=1,at=barrier,seq=0,kind=stall:600"});
+	struct tandem *engine = open_with((struct tandem_options){.world_size = 2, .timeout_ms = 2500, .fault = "rank=1,at=open,seq=0,kind=stall:3500;rank=1,at=barrier,seq=0,kind=stall:300"});
 	tandem_close(&engine);
 }
 
@@ -290,18 +291,20 @@ static void walk(const char *point, const char *kind, int P, int rank, int seq, 
 	char fault[128];
 	snprintf(fault, sizeof fault, "rank=%d,at=%s,seq=%d,kind=%s", rank, point, seq, kind);
 	bool stall = !strncmp(kind, "stall", 5);
-	/* Only a stall is found by the deadline, so the others' is one that no busy machine reaches, and more than they may take. */
-	struct tandem_options o = {.model = MODEL, .world_size = P, .threads = P, .context = 64, .timeout_ms = stall ? 1000 : 30000, .fault = fault};
+	bool open = !strcmp(point, "open"), load = open || !strcmp(point, "load"), shutdown = !strcmp(point, "shutdown");
+	bool nobody_waits = stall && (open || shutdown || !strcmp(point, "sample")); /* a device may take four times the deadline to open */
+	/* Only a stall is found by the deadline, if somebody waits for it; else it is longer than the deadline, by little. The others' is one that no busy
+	 * machine reaches, and more than they may take. */
+	unsigned timeout_ms = nobody_waits ? 1800 : stall ? 1000 : 30000;
+	struct tandem_options o = {.model = MODEL, .world_size = P, .threads = P, .context = 64, .timeout_ms = timeout_ms, .fault = fault};
 	struct tandem *engine;
 	struct tandem_error err = {0};
-	bool open = !strcmp(point, "open"), load = open || !strcmp(point, "load"), shutdown = !strcmp(point, "shutdown");
 	uint64_t start = clock_ns();
 	int code = tandem_open(&engine, &o, &err), got_count = 0;
 	int32_t got[TOKENS];
 	if (!code) code = golden_greedy(engine, prompt, PROMPT, TOKENS, true, got, &got_count, &err);
 	double seconds = (double)(clock_ns() - start) / 1e9;
 	if (seconds > 15) fail_msg("P=%d %s: answered after %.1f s", P, fault, seconds);
-	bool nobody_waits = stall && (open || shutdown || !strcmp(point, "sample")); /* a device may take twice the deadline to open */
 	if (shutdown || nobody_waits) {
 		if (code) fail_msg("P=%d %s: %s", P, fault, err.text);
 	} else {

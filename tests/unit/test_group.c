@@ -315,21 +315,23 @@ static void body_absent(struct rank_run *run)
 static void test_deadline_names_the_missing(void **state)
 {
 	(void)state;
-	struct absent absent = {.group = make(8, 1000, NULL), .set = 0xea}; /* 1, 3, 5-7 */
+	struct absent absent = {.set = 0xea}; /* 1, 3, 5-7 */
+	const struct group_options options = {.world_size = 8, .timeout_ms = 3000, .first_timeout_ms = LONG_MS}; /* a thread's start may take long */
 	struct rank_run runs[8];
+	struct error err = {0};
+	assert_int_equal(group_create(&absent.group, &options, &err), STATUS_OK);
 	uint64_t start = clock_ns();
 	ranks_run(8, body_absent, &absent, runs);
 	ranks_assert_content(runs, 8);
-	assert_true(clock_ns() - start >= 1000000000);
+	assert_true(clock_ns() - start >= 3000000000);
 	for (int r = 0; r < 8; r++) {
 		if (absent.set >> r & 1) continue;
 		assert_int_equal(runs[r].st, STATUS_TIMEOUT);
-		assert_holds(runs[r].err.text, "all_reduce seq 5 F32 x 64: ranks 1,3,5-7 did not come within 1000 ms (rank 1 last seen at seq 4)");
+		assert_holds(runs[r].err.text, "all_reduce seq 5 F32 x 64: ranks 1,3,5-7 did not come within 3000 ms (rank 1 last seen at seq 4)");
 		assert_int_equal(strncmp(runs[r].err.text, "rank ", 5), 0);
 	}
 	/* Who comes late finds the group dead. */
 	struct collective_desc desc = {.sequence = 5};
-	struct error err = {0};
 	assert_int_equal(group_meet(absent.group, 1, &desc, &err), STATUS_TIMEOUT);
 	assert_string_equal(err.text, runs[0].err.text);
 	group_destroy(&absent.group);
@@ -371,26 +373,37 @@ static void test_waiting_burns_no_cpu(void **state)
 
 struct faulty {
 	struct group *group;
-	uint64_t last; /* sequence */
+	struct fault_plan plan;
+	struct rank_run runs[4];
 };
+
+static void faulty_make(struct faulty *f, const char *text, uint64_t timeout_ms, int P)
+{
+	struct error err = {0};
+	if (fault_parse(&f->plan, text, &err) != STATUS_OK) fail_msg("%s", err.text);
+	f->group = make(P, timeout_ms, &f->plan);
+}
 
 static void body_faulty(struct rank_run *run)
 {
-	struct faulty *faulty = run->context;
-	for (uint64_t s = 0; s <= faulty->last && run->st == STATUS_OK; s++) {
+	struct group *group = run->context;
+	for (uint64_t s = 0; s <= 5 && run->st == STATUS_OK; s++) {
 		struct collective_desc desc = {.sequence = s};
-		run->st = group_meet(faulty->group, run->rank, &desc, &run->err);
+		run->st = group_meet(group, run->rank, &desc, &run->err);
 	}
 }
 
-static void run_fault(const char *text, uint64_t timeout_ms, int P, struct rank_run *runs, struct group **group)
+/* One group of several that run at once. */
+static void body_group(struct rank_run *run)
 {
-	struct fault_plan plan;
-	struct error err = {0};
-	if (fault_parse(&plan, text, &err) != STATUS_OK) fail_msg("%s", err.text);
-	struct faulty faulty = {.group = make(P, timeout_ms, &plan), .last = 5};
-	ranks_run(P, body_faulty, &faulty, runs);
-	*group = faulty.group;
+	struct faulty *f = (struct faulty *)run->context + run->rank;
+	ranks_run(group_world_size(f->group), body_faulty, f->group, f->runs);
+}
+
+static void run_fault(struct faulty *f, const char *text, uint64_t timeout_ms, int P)
+{
+	faulty_make(f, text, timeout_ms, P);
+	ranks_run(P, body_faulty, f->group, f->runs);
 }
 
 static void test_injected_failures_free_the_peers(void **state)
@@ -404,14 +417,13 @@ static void test_injected_failures_free_the_peers(void **state)
 		snprintf(text, sizeof text, "rank=%d,at=%s,seq=3,kind=%s", victim, points[trial & 1], kinds[oom]);
 		snprintf(expected, sizeof expected, "rank %d: injected %s at %s, seq 3; run without --fault", victim, oom ? "lack of memory" : "error",
 		         points[trial & 1]);
-		struct rank_run runs[RANKS_MAX];
-		struct group *group;
-		run_fault(text, LONG_MS, P, runs, &group);
+		struct faulty f;
+		run_fault(&f, text, LONG_MS, P);
 		for (int r = 0; r < P; r++) {
-			assert_int_equal(runs[r].st, oom ? STATUS_NO_MEMORY : STATUS_ABORTED);
-			assert_string_equal(runs[r].err.text, expected);
+			assert_int_equal(f.runs[r].st, oom ? STATUS_NO_MEMORY : STATUS_ABORTED);
+			assert_string_equal(f.runs[r].err.text, expected);
 		}
-		group_destroy(&group);
+		group_destroy(&f.group);
 	}
 }
 
@@ -419,35 +431,36 @@ static void test_silent_exit_is_found_by_deadline(void **state)
 {
 	(void)state;
 	static const char *const faults[] = {"rank=1,at=barrier,seq=3,kind=exit", "rank=1,at=ready,seq=3,kind=exit"};
+	struct faulty f[2];
+	struct rank_run runs[2];
+	for (int at = 0; at < 2; at++) faulty_make(&f[at], faults[at], 4000, 3);
+	ranks_run(2, body_group, f, runs);
 	for (int at = 0; at < 2; at++) {
-		struct rank_run runs[3];
-		struct group *group;
-		run_fault(faults[at], 1000, 3, runs, &group);
-		assert_int_equal(runs[1].st, STATUS_RANK_LOST);
+		assert_int_equal(f[at].runs[1].st, STATUS_RANK_LOST);
 		for (int r = 0; r < 3; r += 2) {
-			assert_int_equal(runs[r].st, STATUS_TIMEOUT);
+			const char *text = f[at].runs[r].err.text;
+			assert_int_equal(f[at].runs[r].st, STATUS_TIMEOUT);
 			/* dead before meeting 3: the others wait at 3; dead after it: they wait at 4 */
-			assert_holds(runs[r].err.text, at ? "barrier seq 4: rank 1 did not come" : "barrier seq 3: rank 1 did not come");
-			assert_holds(runs[r].err.text, at ? "last seen at seq 3" : "last seen at seq 2");
+			assert_holds(text, at ? "barrier seq 4: rank 1 did not come" : "barrier seq 3: rank 1 did not come");
+			assert_holds(text, at ? "last seen at seq 3" : "last seen at seq 2");
 		}
-		group_destroy(&group);
+		group_destroy(&f[at].group);
 	}
 }
 
 static void test_stall(void **state)
 {
 	(void)state;
-	struct rank_run runs[3];
-	struct group *group;
-	run_fault("rank=2,at=barrier,seq=2,kind=stall:50;rank=0,at=ready,seq=3,kind=stall:50", LONG_MS, 3, runs, &group);
-	for (int r = 0; r < 3; r++) assert_int_equal(runs[r].st, STATUS_OK);
-	group_destroy(&group);
+	struct faulty f;
+	run_fault(&f, "rank=2,at=barrier,seq=2,kind=stall:50;rank=0,at=ready,seq=3,kind=stall:50", LONG_MS, 3);
+	for (int r = 0; r < 3; r++) assert_int_equal(f.runs[r].st, STATUS_OK);
+	group_destroy(&f.group);
 	/* Longer than the deadline: the others give up, and the stall ends with the group. */
 	uint64_t start = clock_ns();
-	run_fault("rank=2,at=barrier,seq=2,kind=stall:50000", 100, 3, runs, &group);
-	for (int r = 0; r < 3; r++) assert_int_equal(runs[r].st, STATUS_TIMEOUT);
+	run_fault(&f, "rank=2,at=barrier,seq=2,kind=stall:50000", 100, 3);
+	for (int r = 0; r < 3; r++) assert_int_equal(f.runs[r].st, STATUS_TIMEOUT);
 	assert_true(clock_ns() - start < UINT64_C(20000000000));
-	group_destroy(&group);
+	group_destroy(&f.group);
 }
 
 /* ---- exchange ---- */

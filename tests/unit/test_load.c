@@ -30,17 +30,20 @@ static const struct script {
 	{"", RESET, LOAD_LOST, 0, 0},
 	{STREAM "9\r\ndata: 1\n\n\r\n9\r\ndata: 2\n\n\r\n0\r\n\r\n", KEEP, LOAD_DONE, 200, 2},
 	{STREAM "9\r\ndata: 1\n\n\r\n9\r\nda", CLOSE, LOAD_LOST, 200, 1},
-	{STREAM "9\r\ndata: 1\n\n\r\n", SILENT, LOAD_TIMEOUT, 200, 1},
 	{"", CLOSE, LOAD_LOST, 0, 0},
-	{"", SILENT, LOAD_TIMEOUT, 0, 0},
 	{"HTTP/1.1 200 OK\r\nContent-", CLOSE, LOAD_LOST, 200, 0},
 	{"220 mail.example ready\r\n", CLOSE, LOAD_BAD_RESPONSE, 0, 0},
 	{STREAM "zz\r\n", KEEP, LOAD_BAD_RESPONSE, 200, 0},
 	{"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\ndata: 1\n\n", CLOSE, LOAD_DONE, 200, 1},
 	{"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 4\r\nConnection: close\r\n\r\nfull", CLOSE, LOAD_DONE, 503, 0},
 	{STREAM "9\r\ndata: 1\n\n\r\n9\r\ndata: X\n\n\r\n9\r\ndata: 3\n\n\r\n", SILENT, LOAD_HUNG_UP, 200, 2},
+	{STREAM "9\r\ndata: 1\n\n\r\n", SILENT, LOAD_TIMEOUT, 200, 1},
+	{"", SILENT, LOAD_TIMEOUT, 0, 0},
 };
 #define SCRIPTS ((int)(sizeof scripts / sizeof scripts[0]))
+#define LIVELY (SCRIPTS - 2) /* those before the ones that end by the client's patience */
+#define LONG_MS 30000        /* of silence: no thread of the server is that late */
+#define SHORT_MS 2500
 #define REQUESTS 600
 
 struct server {
@@ -103,12 +106,12 @@ struct outcome {
 struct client {
 	struct server *server;
 	struct outcome *outcomes;
-	int only; /* script of all requests; -1: each in turn */
+	int first, scripts; /* these, in turn */
 };
 
 static int script_of(const struct client *c, int index)
 {
-	return c->only >= 0 ? c->only : index % SCRIPTS;
+	return c->first + index % c->scripts;
 }
 
 static enum status on_request(void *context, int index, struct buf *out, struct error *err)
@@ -140,8 +143,9 @@ static void on_end(void *context, int index, const struct load_answer *a)
 static void run(struct client *c, int count, int concurrency)
 {
 	struct error err = {0};
+	const uint32_t timeout_ms = c->first + c->scripts > LIVELY ? SHORT_MS : LONG_MS;
 	struct load_options options = {.address = &c->server->peer.address, .address_length = c->server->peer.address_length, .count = count,
-	                               .concurrency = concurrency, .timeout_ms = 300, .context = c, .request = on_request, .event = on_event, .end = on_end};
+	                               .concurrency = concurrency, .timeout_ms = timeout_ms, .context = c, .request = on_request, .event = on_event, .end = on_end};
 	c->outcomes = calloc((size_t)count, sizeof *c->outcomes);
 	assert_non_null(c->outcomes);
 	if (load_run(&options, &err) != STATUS_OK) fail_msg("%s", err.text);
@@ -167,28 +171,34 @@ static int set_up(void **state)
 	if (server.fd < 0 || bind(server.fd, (struct sockaddr *)&address, size) || listen(server.fd, 128)) return -1;
 	if (getsockname(server.fd, (struct sockaddr *)&address, &size)) return -1;
 	snprintf(url, sizeof url, "http://127.0.0.1:%d", ntohs(address.sin_port));
-	if (peer_init(&server.peer, url, NULL, 300, NULL) != STATUS_OK) return -1;
+	if (peer_init(&server.peer, url, NULL, LONG_MS, NULL) != STATUS_OK) return -1;
 	*state = &server;
 	return pthread_create(&thread, NULL, serve, &server) || pthread_detach(thread);
 }
 
 static void test_each(void **state)
 {
-	for (int i = 0; i < SCRIPTS; i++) run(&(struct client){.server = *state, .only = i}, 3, 1);
+	for (int i = 0; i < LIVELY; i++) run(&(struct client){.server = *state, .first = i, .scripts = 1}, 3, 1);
 }
 
 /* Connections that one script spoilt are met by the next. */
 static void test_mixed(void **state)
 {
-	run(&(struct client){.server = *state, .only = -1}, REQUESTS, 1 + SCRIPTS);
-	run(&(struct client){.server = *state, .only = -1}, REQUESTS, 64);
+	run(&(struct client){.server = *state, .scripts = LIVELY}, REQUESTS, 1 + SCRIPTS);
+	run(&(struct client){.server = *state, .scripts = LIVELY}, REQUESTS, 64);
+}
+
+/* Those that time out, several at a time, and what comes after them in their places. */
+static void test_silence(void **state)
+{
+	run(&(struct client){.server = *state, .scripts = SCRIPTS}, 4 * SCRIPTS, 4);
 }
 
 static void test_reuse(void **state)
 {
 	struct server *server = *state;
 	int before = server->connections;
-	run(&(struct client){.server = server, .only = 0}, 50, 1);
+	run(&(struct client){.server = server, .scripts = 1}, 50, 1);
 	assert_int_equal(server->connections, before + 1);
 }
 
@@ -205,7 +215,7 @@ static void test_nobody(void **state)
 	/* bound, but not listening */
 	assert_int_equal(bind(fd, (struct sockaddr *)&address, size) | getsockname(fd, (struct sockaddr *)&address, &size), 0);
 	snprintf(url, sizeof url, "http://127.0.0.1:%d", ntohs(address.sin_port));
-	assert_int_equal(peer_init(&peer, url, NULL, 300, NULL), STATUS_OK);
+	assert_int_equal(peer_init(&peer, url, NULL, LONG_MS, NULL), STATUS_OK);
 	assert_int_equal(fetch(&peer, "/0", &body, &status, &err), STATUS_IO);
 	assert_non_null(strstr(err.text, "connection refused"));
 	assert_int_equal(fetch(&server->peer, "/0", &body, &status, NULL), STATUS_OK);
@@ -217,6 +227,6 @@ static void test_nobody(void **state)
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = {cmocka_unit_test(test_each), cmocka_unit_test(test_mixed), cmocka_unit_test(test_reuse), cmocka_unit_test(test_nobody)};
+	const struct CMUnitTest tests[] = {cmocka_unit_test(test_each), cmocka_unit_test(test_mixed), cmocka_unit_test(test_silence), cmocka_unit_test(test_reuse), cmocka_unit_test(test_nobody)};
 	return cmocka_run_group_tests(tests, set_up, NULL);
 }

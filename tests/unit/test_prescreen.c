@@ -87,24 +87,22 @@ static void test_classes(void **state)
 }
 
 /* 24Q/4KV, 12Q/2KV, 6Q/1KV of the account; at 8 two ranks share a KV head. */
-static void test_heads_and_state(void **state)
+static void test_heads(void **state)
 {
 	(void)state;
-	static const int expected[4][6] = {{24, 4, 1, 16, 48, 10240}, {12, 2, 1, 8, 24, 5120}, {6, 1, 1, 4, 12, 2560}, {3, 1, 2, 2, 6, 1280}};
+	static const int expected[4][5] = {{24, 4, 16, 48, 10240}, {12, 2, 8, 24, 5120}, {6, 1, 4, 12, 2560}, {3, 1, 2, 6, 1280}};
 	for (int p = 0; p < 4; p++) {
 		struct shapes s = shapes_at(degrees[p]);
 		const int *e = expected[p];
 		assert_int_equal(s.attention.layers, 16);
 		assert_int_equal(s.attention.q_heads, e[0]);
 		assert_int_equal(s.attention.kv_heads, e[1]);
-		assert_int_equal(s.attention.kv_replicated, e[2]);
 		assert_int_equal(s.attention.head_dim, 256);
 		assert_int_equal(s.gdn.layers, 48);
-		assert_int_equal(s.gdn.k_heads, e[3]);
-		assert_int_equal(s.gdn.v_heads, e[4]);
-		assert_int_equal(s.gdn.conv_channels, e[5]);
+		assert_int_equal(s.gdn.k_heads, e[2]);
+		assert_int_equal(s.gdn.v_heads, e[3]);
+		assert_int_equal(s.gdn.conv_channels, e[4]);
 		assert_true(s.gdn.k_dim == 128 && s.gdn.v_dim == 128 && s.gdn.conv_kernel == 4 && s.gdn.state_dtype == DTYPE_F32);
-		assert_int_equal(s.gdn.state_bytes, (61440 + 3145728) / degrees[p]);
 	}
 }
 
@@ -332,7 +330,7 @@ static void test_target_open(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_shapes),   cmocka_unit_test(test_classes),           cmocka_unit_test(test_heads_and_state),
+		cmocka_unit_test(test_shapes),   cmocka_unit_test(test_classes),           cmocka_unit_test(test_heads),
 		cmocka_unit_test(test_verdicts), cmocka_unit_test(test_described_devices), cmocka_unit_test(test_dispatch),
 		cmocka_unit_test(test_target_errors), cmocka_unit_test(test_target_open),
 	};

@@ -30,6 +30,8 @@ static struct {
 	_Atomic int bad_input;           /* so many forward passes call it the caller's */
 	_Atomic int hang_ms, record_ms;  /* each takes so long, whatever is aborted */
 	_Atomic int hung;                /* forward passes that have come back */
+	_Atomic bool until_abort;        /* forward passes do not begin before their group is aborted */
+	_Atomic bool entered;            /* one is there */
 } plan;
 
 static void take_ms(int ms)
@@ -65,6 +67,11 @@ enum status __wrap_forward_layers(struct rank *rank, struct error *err);
 enum status __wrap_forward_layers(struct rank *rank, struct error *err)
 {
 	if (takes_one(&plan.bad_input)) return FAIL(err, BAD_INPUT, "attention: planted");
+	if (atomic_load(&plan.until_abort)) {
+		atomic_store(&plan.entered, true);
+		while (!group_aborted(rank->group)) take_ms(1);
+		atomic_store(&plan.until_abort, false); /* not the passes of the group after it */
+	}
 	const int ms = atomic_load(&plan.hang_ms);
 	take_ms(ms);
 	enum status st = __real_forward_layers(rank, err);
@@ -188,9 +195,9 @@ static void test_a_rank_that_calls_its_failure_the_callers(void **state)
 	tandem_close(&engine);
 }
 
-static void *interrupt_soon(void *engine)
+static void *interrupt_a_pass(void *engine)
 {
-	take_ms(50);
+	while (!atomic_load(&plan.entered)) take_ms(1);
 	tandem_interrupt(engine, true);
 	return NULL;
 }
@@ -211,9 +218,10 @@ static void test_an_interrupt_leaves_a_usable_engine(void **state)
 		pthread_t thread;
 		struct tandem *engine = open_with(2, 0, NULL);
 		assert_well(engine, want);
-		plan.hang_ms = 300;
-		plan.record_ms = 100;
-		assert_int_equal(pthread_create(&thread, NULL, interrupt_soon, engine), 0);
+		plan.until_abort = true;
+		plan.entered = false;
+		plan.hang_ms = plan.record_ms = 100;
+		assert_int_equal(pthread_create(&thread, NULL, interrupt_a_pass, engine), 0);
 		memset(&err, 0, sizeof err);
 		if (traced) assert_int_equal(tandem_trace_step(engine, no_span, NULL, &err), STATUS_CANCELLED);
 		else assert_int_equal(greedy(engine, got, &err), STATUS_CANCELLED);

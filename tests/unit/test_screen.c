@@ -369,19 +369,19 @@ static void test_budget(void **state)
 	results_fini(&r);
 }
 
-/* A problem takes seconds: it is cut off, not measured to its end. */
+/* A problem takes far more than 10 s: it is cut off, not measured to its end. */
 static void test_budget_cuts(void **state)
 {
 	(void)state;
 	load(LLAMA);
 	struct error err = {0};
 	struct results r = two_problems();
-	struct screen_options options = options_for(planted_ops((struct planted_state){.eager = true, .slow_us = 10000}));
+	struct screen_options options = options_for(planted_ops((struct planted_state){.eager = true, .slow_us = 100000}));
 	const uint64_t start = clock_ns();
-	options.budget_s = 0.3;
+	options.budget_s = 1;
 	assert_int_equal(screen_run(&r, &options, &err), STATUS_OK);
 	const double seconds = clock_seconds_since(start);
-	if (seconds > 1.5) fail_msg("%.2f s of a budget of 0.3", seconds);
+	if (seconds > 10) fail_msg("%.2f s of a budget of 1", seconds);
 	assert_true(planted.launched[0] > 1);
 	assert_false(r.complete || r.problem[0].done || r.problem[1].done);
 	assert_int_equal(r.problem[0].candidates, 0); /* half of them would be taken for all */

@@ -336,6 +336,20 @@ static void test_validate_group(void **state)
 	manifest_fini(&m);
 }
 
+/* One parameter among all whose parts leave rows to nobody. */
+static void test_validate_all(void **state)
+{
+	(void)state;
+	struct model_config config = small();
+	struct manifest m = manifest_of(&config);
+	struct error err = {0};
+	if (shard_validate_all(&m, 4, &err) != STATUS_OK) fail_msg("%s", err.text);
+	m.weights[manifest_find(&m, WEIGHT_Q, 1) - m.weights].units -= 4;
+	assert_int_equal(shard_validate_all(&m, 4, &err), STATUS_BAD_INPUT);
+	if (!strstr(err.text, "layers.1.self_attn.q_proj") || !strstr(err.text, "parts cover 120 of 144")) fail_msg("%s", err.text);
+	manifest_fini(&m);
+}
+
 static void test_degrees(void **state)
 {
 	(void)state;
@@ -430,6 +444,7 @@ int main(void)
 		cmocka_unit_test(test_what_does_not_divide_is_refused),
 		cmocka_unit_test(test_validate),
 		cmocka_unit_test(test_validate_group),
+		cmocka_unit_test(test_validate_all),
 		cmocka_unit_test(test_degrees),
 		cmocka_unit_test(test_vocabulary),
 	};

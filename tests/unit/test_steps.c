@@ -194,6 +194,8 @@ static void test_other_threads_cancel_and_look(void **state)
 	}
 	assert_int_equal(pthread_create(&canceller, NULL, cancel_all, &o), 0);
 	assert_int_equal(pthread_create(&looker, NULL, look, &o), 0);
+	/* Both are there before the first step, behind which the requests could end without them. */
+	for (int i = 0; i < 60000 && !(atomic_load(&o.cancelled) && atomic_load(&o.looks)); i++) nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
 	for (bool idle = false; !idle;) {
 		int count = step(o.engine, &idle);
 		for (int i = 0; i < count; i++) {

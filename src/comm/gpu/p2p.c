@@ -381,14 +381,9 @@ static enum status plan_tree(struct p2p_comm *p, const struct comm_options *opti
 	return STATUS_OK;
 }
 
-static size_t round_up(size_t n, size_t to)
-{
-	return (n + to - 1) / to * to;
-}
-
 static struct p2p_part add_part(size_t *used, size_t source, size_t sources)
 {
-	source = round_up(source, 128);
+	source = size_round_up(source, 128);
 	struct p2p_part part = {.at = *used, .half = source * sources, .source = source};
 	*used += 2 * part.half;
 	return part;
@@ -399,7 +394,7 @@ static size_t lay_out(struct p2p_comm *p, const struct comm_options *o, size_t *
 {
 	const size_t ranks = (size_t)p->base.world_size, element = dtype_bytes(o->dtype), row_bytes = (size_t)o->cols * element;
 	struct p2p_view *view = &p->view;
-	p->stride = (int64_t)(round_up(row_bytes, 16) / element);
+	p->stride = (int64_t)(size_round_up(row_bytes, 16) / element);
 	const size_t rows = p->along_tree ? 0 : p->place.packet_bytes / row_bytes;
 	p->packet_rows = rows < (size_t)o->max_rows ? (int)rows : o->max_rows;
 	size_t packets = (size_t)p->packet_rows * (size_t)p2p_row_packets(o->cols, o->dtype) * GPU_WHOLE_BYTES;
@@ -410,8 +405,8 @@ static size_t lay_out(struct p2p_comm *p, const struct comm_options *o, size_t *
 	view->flags = add_part(&used, P2P_FLAGS * sizeof(uint32_t), ranks);
 	view->packets = add_part(&used, packets, ranks);
 	view->gathered = (struct p2p_part){.at = used};
-	used += ranks > 2 ? round_up((vectors / ranks + 1) * 16, 128) : 0;
-	*area_at = round_up(sizeof(struct p2p_state), 128);
+	used += ranks > 2 ? size_round_up((vectors / ranks + 1) * 16, 128) : 0;
+	*area_at = size_round_up(sizeof(struct p2p_state), 128);
 	*partial_at = *area_at + used;
 	return *partial_at + (size_t)p->base.split.spans * vectors * 16;
 }

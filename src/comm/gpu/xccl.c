@@ -311,7 +311,7 @@ static enum status connect_library(struct xccl_comm *x, struct error *err)
 
 static size_t row_bytes(const struct comm_options *o)
 {
-	return ((size_t)o->cols * dtype_bytes(o->dtype) + 15) / 16 * 16;
+	return size_round_up((size_t)o->cols * dtype_bytes(o->dtype), 16);
 }
 
 static size_t xccl_scratch_bytes(int rank, int world_size, const struct comm_options *o)

@@ -192,18 +192,13 @@ struct workspace {
 	size_t packed, partial, unit_start, wide, stack, tile, total;
 };
 
-static size_t round_up(size_t x, size_t unit)
-{
-	return (x + unit - 1) / unit * unit;
-}
-
 static struct workspace workspace_size(const struct cpu_stream *stream, int members)
 {
 	const struct stream_options *o = &stream->options;
 	struct workspace size = {
-		.packed = round_up((size_t)o->max_rows * (size_t)o->max_k, 16),
+		.packed = size_round_up((size_t)o->max_rows * (size_t)o->max_k, 16),
 		.partial = (size_t)stream->partials * TILE_STRIDE,
-		.unit_start = round_up((size_t)o->max_rows + 1, 16),
+		.unit_start = size_round_up((size_t)o->max_rows + 1, 16),
 		.wide = (size_t)(LINEAR_WIDE_K + 2 * QUANT_GROUP) * PANEL,
 		.stack = (size_t)LINEAR_BLOCK_PANELS * SUMTREE_MAX_DEPTH * (size_t)stream->block_rows * PANEL,
 		.tile = (size_t)4 * TILE_MAX_ROWS * TILE_STRIDE,
@@ -270,26 +265,6 @@ static enum status cpu_stream_sync(struct stream *stream, uint64_t deadline_ns, 
 	return STATUS_OK;
 }
 
-static enum status cpu_event_create(struct device *device, struct event **out, struct error *err)
-{
-	*out = mem_zalloc(1, sizeof **out, "cpu event", err);
-	if (!*out) return STATUS_NO_MEMORY;
-	(*out)->vt = device->vt;
-	return STATUS_OK;
-}
-
-static void cpu_event_destroy(struct event *event)
-{
-	free(event);
-}
-
-/* What was put on the stream before is done already. */
-static enum status cpu_event_nothing(struct event *event, struct stream *stream, struct error *err)
-{
-	(void)event, (void)stream, (void)err;
-	return STATUS_OK;
-}
-
 static enum status cpu_copy(struct stream *stream, void *dst, const void *src, size_t bytes, enum copy_kind kind, struct error *err)
 {
 	(void)stream, (void)kind, (void)err;
@@ -317,10 +292,6 @@ const struct device_ops cpu_device_ops = {
 	.stream_create = cpu_stream_create,
 	.stream_destroy = cpu_stream_destroy,
 	.stream_sync = cpu_stream_sync,
-	.event_create = cpu_event_create,
-	.event_destroy = cpu_event_destroy,
-	.event_record = cpu_event_nothing,
-	.event_wait = cpu_event_nothing,
 	.copy = cpu_copy,
 	.linear_bytes = cpu_linear_bytes,
 	.linear_granule = PANEL,

@@ -325,7 +325,7 @@ struct put_job {
 	const char *src;   /* put: row n0 */
 	size_t src_stride;
 	const char *panels; /* copy_rows: the other device's data */
-	int first_panel, chunks_k;
+	int first_panel;
 };
 
 /* The part of panel `panel` that the job's rows cover: lanes [*lo, *hi). */

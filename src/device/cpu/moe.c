@@ -353,14 +353,6 @@ static void down_chunk(void *context, int panel, int member)
 
 /* --- the op ----------------------------------------------------------------------------------------------------------- */
 
-static enum status check_weight(const struct linear_weight *w, enum dtype dtype, int n, int k, const char *what, struct error *err)
-{
-	if (w->dtype != dtype || !dtype_is_plain(w->dtype))
-		return FAIL(err, UNSUPPORTED, "moe %s: weights of type %s beside %s; one type out of F32, F16 and BF16 is wanted", what, dtype_name(w->dtype), dtype_name(dtype));
-	if (w->n == n && w->k == k && n >= 1 && k >= 1 && w->data) return STATUS_OK;
-	return FAIL(err, BAD_INPUT, "moe %s: weight is [%d,%d], expected [%d,%d]", what, w->n, w->k, n, k);
-}
-
 static enum status check_moe(const struct moe_args *a, struct error *err)
 {
 	const struct moe_weights *w = a->weights;
@@ -375,11 +367,11 @@ static enum status check_moe(const struct moe_args *a, struct error *err)
 	if (a->y.rows != a->in.h.rows || a->y.cols != a->in.h.cols)
 		return FAIL(err, BAD_INPUT, "moe: from x [%d,%d] to y [%d,%d]; equal ones are wanted", a->in.h.rows, a->in.h.cols, a->y.rows, a->y.cols);
 	if (!a->split || a->accumulate) return FAIL(err, UNSUPPORTED, "moe: y without a split; the cpu back end gives partial sums");
-	TRY(check_weight(&w->gate_up, dtype, 2 * w->down.k, a->in.h.cols, "gate and up", err));
-	TRY(check_weight(&w->down, dtype, a->in.h.cols, w->down.k, "down", err));
+	TRY(ops_check_expert(&w->gate_up, dtype, 2 * w->down.k, a->in.h.cols, "gate and up", err));
+	TRY(ops_check_expert(&w->down, dtype, a->in.h.cols, w->down.k, "down", err));
 	if (!shared) return STATUS_OK;
-	TRY(check_weight(&w->shared_gate_up, dtype, 2 * w->shared_down.k, a->in.h.cols, "shared gate and up", err));
-	return check_weight(&w->shared_down, dtype, a->in.h.cols, w->shared_down.k, "shared down", err);
+	TRY(ops_check_expert(&w->shared_gate_up, dtype, 2 * w->shared_down.k, a->in.h.cols, "shared gate and up", err));
+	return ops_check_expert(&w->shared_down, dtype, a->in.h.cols, w->shared_down.k, "shared down", err);
 }
 
 static enum status run_rows(struct moe_job *job, struct error *err)

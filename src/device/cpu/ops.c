@@ -167,46 +167,41 @@ enum status cpu_rope(struct stream *stream, const struct rope_args *args, struct
 	return STATUS_OK;
 }
 
-static void swiglu_chunk(void *context, int chunk, int member)
+/* swiglu and geglu: out = fn(gate) * up. */
+struct gated {
+	struct tensor x, out;
+	void (*fn)(float *out, const float *gate, const float *up, int n);
+};
+
+static void gated_chunk(void *context, int chunk, int member)
 {
 	(void)member;
 	const struct row_job *job = context;
-	const struct swiglu_args *args = job->args;
+	const struct gated *g = job->args;
 	for (int t = chunk_begin(job, chunk); t < chunk_end(job, chunk); t++) {
-		const float *gate = cpu_row(&args->x, t);
-		job->kernels->swiglu(cpu_row(&args->out, t), gate, gate + args->out.cols, args->out.cols);
+		const float *gate = cpu_row(&g->x, t);
+		g->fn(cpu_row(&g->out, t), gate, gate + g->out.cols, g->out.cols);
 	}
+}
+
+static enum status run_gated(struct stream *stream, const struct gated *g, const char *x, const char *out, struct error *err)
+{
+	TRY(tensor_expect(&g->x, TENSOR_SHARDED, x, err));
+	TRY(tensor_expect(&g->out, TENSOR_SHARDED, out, err));
+	TRY(cpu_expect_f32(&g->out, out, err));
+	TRY(expect_shape(&g->x, g->out.rows, (int64_t)g->out.cols * 2, x, err));
+	run_rows(stream, g, g->x.rows, g->x.cols * 2, gated_chunk);
+	return STATUS_OK;
 }
 
 enum status cpu_swiglu(struct stream *stream, const struct swiglu_args *args, struct error *err)
 {
-	TRY(tensor_expect(&args->x, TENSOR_SHARDED, "swiglu x", err));
-	TRY(tensor_expect(&args->out, TENSOR_SHARDED, "swiglu out", err));
-	TRY(cpu_expect_f32(&args->out, "swiglu out", err));
-	TRY(expect_shape(&args->x, args->out.rows, (int64_t)args->out.cols * 2, "swiglu x", err));
-	run_rows(stream, args, args->x.rows, args->x.cols * 2, swiglu_chunk);
-	return STATUS_OK;
-}
-
-static void geglu_chunk(void *context, int chunk, int member)
-{
-	(void)member;
-	const struct row_job *job = context;
-	const struct geglu_args *args = job->args;
-	for (int t = chunk_begin(job, chunk); t < chunk_end(job, chunk); t++) {
-		const float *gate = cpu_row(&args->x, t);
-		job->kernels->geglu(cpu_row(&args->out, t), gate, gate + args->out.cols, args->out.cols);
-	}
+	return run_gated(stream, &(struct gated){args->x, args->out, cpu_kernels(stream)->swiglu}, "swiglu x", "swiglu out", err);
 }
 
 enum status cpu_geglu(struct stream *stream, const struct geglu_args *args, struct error *err)
 {
-	TRY(tensor_expect(&args->x, TENSOR_SHARDED, "geglu x", err));
-	TRY(tensor_expect(&args->out, TENSOR_SHARDED, "geglu out", err));
-	TRY(cpu_expect_f32(&args->out, "geglu out", err));
-	TRY(expect_shape(&args->x, args->out.rows, (int64_t)args->out.cols * 2, "geglu x", err));
-	run_rows(stream, args, args->x.rows, args->x.cols * 2, geglu_chunk);
-	return STATUS_OK;
+	return run_gated(stream, &(struct gated){args->x, args->out, cpu_kernels(stream)->geglu}, "geglu x", "geglu out", err);
 }
 
 static void norm_add_chunk(void *context, int chunk, int member)
@@ -288,24 +283,12 @@ static void tree_sum_chunk(void *context, int chunk, int member)
 	}
 }
 
-/* The program must leave exactly one value and stay within the kernels' stack. */
-static enum status check_program(const struct tree_sum_args *args, struct error *err)
-{
-	int depth = 0;
-	bool sane = args->sources >= 1 && args->sources <= TREE_SUM_MAX_SOURCES;
-	for (int i = 0; sane && i < args->sources; i++) {
-		sane = ++depth <= SUMTREE_MAX_DEPTH && args->merges[i] < depth && args->source[i];
-		depth -= args->merges[i];
-	}
-	if (sane && depth == 1) return STATUS_OK;
-	return FAIL(err, BAD_INPUT, "tree_sum: %d sources with a program that leaves %d values; exactly one is wanted", args->sources, depth);
-}
-
 enum status cpu_tree_sum(struct stream *stream, const struct tree_sum_args *args, struct error *err)
 {
+	int depth; /* the kernels have room for any that passes */
 	TRY(tensor_expect(&args->out, TENSOR_REPLICATED, "tree_sum out", err));
 	TRY(cpu_expect_f32(&args->out, "tree_sum out", err));
-	TRY(check_program(args, err));
+	TRY(ops_check_program(args, &depth, err));
 	if (args->source_dtype != DTYPE_F32)
 		return FAIL(err, UNSUPPORTED, "tree_sum: sources of type %s; the cpu back end sums F32", dtype_name(args->source_dtype));
 	if (args->residual.data) {

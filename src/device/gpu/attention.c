@@ -122,8 +122,7 @@ static struct attention_params make_params(const struct attention_args *args, bo
 {
 	const struct kv_layout *l = &args->cache->layout;
 	const struct step_rows *rows = args->rows;
-	size_t layer = (size_t)l->blocks * 2 * (size_t)l->kv_heads * (size_t)l->block_tokens * (size_t)l->head_dim * dtype_bytes(l->dtype);
-	return (struct attention_params){.q = args->q.data, .out = args->out.data, .kv = (const char *)args->cache->data + (size_t)args->layer * layer,
+	return (struct attention_params){.q = args->q.data, .out = args->out.data, .kv = (const char *)args->cache->data + (size_t)args->layer * gpu_kv_layer_bytes(l),
 	                                 .q_stride = args->q.row_stride, .out_stride = args->out.row_stride, .position = rows->position,
 	                                 .row_start = rows->row_start, .block_table = rows->block_table, .rows = rows->rows, .seqs = rows->seqs, .max_seq_rows = rows->max_seq_rows,
 	                                 .max_blocks = rows->max_blocks, .block_tokens = l->block_tokens, .blocks = l->blocks,

@@ -28,6 +28,12 @@ struct gpu_context {
 #define GPU_COUNTERS 16384
 #define GPU_MEETING_BYTES 65536
 
+/* Of one layer of the KV cache, which is laid out as docs/GPU.md says: [layer][block][k|v][kv_head][block_tokens][D]. */
+static inline size_t gpu_kv_layer_bytes(const struct kv_layout *l)
+{
+	return (size_t)l->blocks * 2 * (size_t)l->kv_heads * (size_t)l->block_tokens * (size_t)l->head_dim * dtype_bytes(l->dtype);
+}
+
 #ifdef __cplusplus
 extern "C" {
 #endif

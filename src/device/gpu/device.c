@@ -137,10 +137,9 @@ static enum dtype gpu_activation(enum dtype model)
 	return dtype_is_plain(model) ? model : DTYPE_F32;
 }
 
-/* docs/GPU.md: [layer][block][k|v][kv_head][block_tokens][D]. */
 static size_t gpu_kv_bytes(const struct kv_layout *l)
 {
-	return (size_t)l->layers * (size_t)l->blocks * 2 * (size_t)l->kv_heads * (size_t)l->block_tokens * (size_t)l->head_dim * dtype_bytes(l->dtype);
+	return (size_t)l->layers * gpu_kv_layer_bytes(l);
 }
 
 /* "580.82.07", or "" where the system does not say. */
@@ -192,11 +191,9 @@ const struct device_ops GPU_PASTE(GPU_NAME) = {
 	.stream_destroy = gpu_stream_object_destroy,
 	.stream_sync = gpu_stream_object_sync,
 	.event_create = gpu_event_object_create,
-	.event_create_timed = gpu_event_object_create_timed,
 	.event_elapsed_ms = gpu_event_object_elapsed_ms,
 	.event_destroy = gpu_event_object_destroy,
 	.event_record = gpu_event_object_record,
-	.event_wait = gpu_event_object_wait,
 	.copy = gpu_memory_copy,
 	.graph_begin = gpu_graph_object_begin,
 	.graph_end = gpu_graph_object_end,

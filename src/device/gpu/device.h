@@ -97,11 +97,9 @@ enum status gpu_stream_object_create(struct device *device, const struct stream_
 void gpu_stream_object_destroy(struct stream *stream);
 enum status gpu_stream_object_sync(struct stream *stream, uint64_t deadline_ns, const _Atomic int *abort, struct error *err);
 enum status gpu_event_object_create(struct device *device, struct event **out, struct error *err);
-enum status gpu_event_object_create_timed(struct device *device, struct event **out, struct error *err);
 enum status gpu_event_object_elapsed_ms(const struct event *from, const struct event *to, float *ms, struct error *err);
 void gpu_event_object_destroy(struct event *event);
 enum status gpu_event_object_record(struct event *event, struct stream *stream, struct error *err);
-enum status gpu_event_object_wait(struct event *event, struct stream *stream, struct error *err);
 
 /* graph.c */
 enum status gpu_graph_object_begin(struct stream *stream, struct error *err);

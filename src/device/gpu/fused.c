@@ -106,10 +106,9 @@ static enum status attention_in_fused(struct stream *stream, const void *args, c
 	    a->weight->n != (a->q_heads + 2 * a->kv_heads) * a->head_dim || a->qkv.rows != a->in.x.rows || kv->kv_heads != a->kv_heads || kv->head_dim != a->head_dim)
 		return STATUS_OK; /* the composition takes it, or says what is wrong */
 	struct fused_problem p = problem_of(&a->in, a->weight, a->bias, &a->qkv, !a->in.done);
-	const size_t layer_bytes = (size_t)kv->blocks * 2 * (size_t)kv->kv_heads * (size_t)kv->block_tokens * (size_t)kv->head_dim * dtype_bytes(kv->dtype);
 	p.ending = LINEAR_ROPE;
 	p.rope = (struct linear_rope){.q_heads = a->q_heads, .kv_heads = a->kv_heads, .head_dim = a->head_dim, .cos_sin = a->rows->cos_sin, .kv_slot = a->rows->kv_slot,
-	                              .cache = (char *)a->cache->data + (size_t)a->layer * layer_bytes, .block_tokens = kv->block_tokens};
+	                              .cache = (char *)a->cache->data + (size_t)a->layer * gpu_kv_layer_bytes(kv), .block_tokens = kv->block_tokens};
 	return run_fused(stream, &a->in, &p, preferred, done, err);
 }
 

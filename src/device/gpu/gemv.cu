@@ -192,7 +192,7 @@ static bool one_of(int value, int lo, int hi)
 	return false;
 }
 
-enum status gemv_check(const struct gpu_context *context, const struct gemm_problem *p, const struct gemv_shape *shape, struct error *err)
+static enum status check_shape(const struct gpu_context *context, const struct gemm_problem *p, const struct gemv_shape *shape, struct error *err)
 {
 	const int wave = context->props.warp, most = context->props.max_threads < 1024 ? context->props.max_threads : 1024;
 	if (!gemv_can(context, p))
@@ -263,7 +263,7 @@ template <typename T> static gpu_error gemv_typed(const struct gpu_context *cont
 
 enum status gemv_launch(const struct gpu_context *context, const struct gemm_problem *problem, const struct gemv_shape *shape, struct error *err)
 {
-	TRY(gemv_check(context, problem, shape, err));
+	TRY(check_shape(context, problem, shape, err));
 	gpu_error code = problem->type == DTYPE_F32   ? gemv_typed<float>(context, *problem, shape)
 	                 : problem->type == DTYPE_F16 ? gemv_typed<f16>(context, *problem, shape)
 	                                              : gemv_typed<bf16>(context, *problem, shape);

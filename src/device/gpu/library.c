@@ -8,10 +8,8 @@
 #include "base/mem.h"
 #if defined(GPU_CUDA)
 #include "device/gpu/vendor/gemm_cuda.h"
-#elif defined(GPU_HIP)
-#include "device/gpu/vendor/gemm_hip.h"
 #else
-#include "device/gpu/vendor/gemm_emu.h"
+#include "device/gpu/vendor/gemm_hip.h"
 #endif
 
 /* What is looked up: X(field, symbol without the vendor's prefix, parameters). */
@@ -59,7 +57,6 @@ struct gemm_library {
 	gemm_operation operation;
 	gemm_layout w, x, y;
 	gemm_preference preference;
-	int choices;
 	struct choice choice[CHOICES];
 };
 

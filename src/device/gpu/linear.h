@@ -93,7 +93,6 @@ struct gemv_shape {
 bool gemv_can(const struct gpu_context *context, const struct gemm_problem *problem);
 struct gemv_shape gemv_default(const struct gpu_context *context, const struct gemm_problem *problem);
 /* UNSUPPORTED, with the limit that it breaks, where the shape cannot compute the problem; nothing is launched then. */
-enum status gemv_check(const struct gpu_context *context, const struct gemm_problem *problem, const struct gemv_shape *shape, struct error *err);
 enum status gemv_launch(const struct gpu_context *context, const struct gemm_problem *problem, const struct gemv_shape *shape, struct error *err);
 
 /* ---- gemv_decode.cu: one row of x, with what stands before and behind; K as long as shared memory holds it. */

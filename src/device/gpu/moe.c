@@ -56,15 +56,6 @@ size_t gpu_moe_scratch_bytes(const struct device *device, const struct moe_shape
 
 /* ---- checks */
 
-static enum status check_weight(const struct linear_weight *w, enum dtype type, int n, int k, const char *what, struct error *err)
-{
-	if (w->dtype != type || !dtype_is_plain(type))
-		return FAIL(err, UNSUPPORTED, "moe %s: weights of type %s and activations of type %s; this back end multiplies equal plain types", what, dtype_name(w->dtype),
-		            dtype_name(type));
-	if (w->n == n && w->k == k && n >= 1 && k >= 1 && w->data) return STATUS_OK;
-	return FAIL(err, BAD_INPUT, "moe %s: weight is [%d,%d], expected [%d,%d]", what, w->n, w->k, n, k);
-}
-
 static enum status check_sum(const struct moe_args *a, struct error *err)
 {
 	const struct sum_split *s = a->split;
@@ -98,12 +89,12 @@ static enum status check_args(const struct moe_args *a, struct error *err)
 		return FAIL(err, UNSUPPORTED, "moe: %d of %d experts; 1 to %d of at most %d are implemented", a->top_k, w->experts, MOE_MAX_TOP_K, MOE_MAX_EXPERTS);
 	if (a->in.h.rows > 65535) return FAIL(err, UNSUPPORTED, "moe: %d rows; at most 65535", a->in.h.rows);
 	TRY(check_sum(a, err));
-	TRY(check_weight(&w->router, a->in.h.dtype, w->experts + shared, hidden, "router", err));
-	TRY(check_weight(&w->gate_up, a->in.h.dtype, 2 * w->down.k, hidden, "gate and up", err));
-	TRY(check_weight(&w->down, a->in.h.dtype, hidden, w->down.k, "down", err));
+	TRY(ops_check_expert(&w->router, a->in.h.dtype, w->experts + shared, hidden, "router", err));
+	TRY(ops_check_expert(&w->gate_up, a->in.h.dtype, 2 * w->down.k, hidden, "gate and up", err));
+	TRY(ops_check_expert(&w->down, a->in.h.dtype, hidden, w->down.k, "down", err));
 	if (!shared) return STATUS_OK;
-	TRY(check_weight(&w->shared_gate_up, a->in.h.dtype, 2 * w->shared_down.k, hidden, "shared gate and up", err));
-	return check_weight(&w->shared_down, a->in.h.dtype, hidden, w->shared_down.k, "shared down", err);
+	TRY(ops_check_expert(&w->shared_gate_up, a->in.h.dtype, 2 * w->shared_down.k, hidden, "shared gate and up", err));
+	return ops_check_expert(&w->shared_down, a->in.h.dtype, hidden, w->shared_down.k, "shared down", err);
 }
 
 /* ---- the op */

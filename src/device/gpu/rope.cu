@@ -2,7 +2,7 @@
 #include "device/gpu/qkv.h"
 #include "device/gpu/rows.h"
 
-/* Where a row's keys go; values lie kv_heads * block_tokens * dim further on. Layout: [layer][block][k|v][kv_head][block_tokens][D]. */
+/* Where a row's keys go; values lie kv_heads * block_tokens * dim further on. */
 struct cache_place {
 	void *data; /* of the layer */
 	int kv_heads, block_tokens, dim;
@@ -11,10 +11,7 @@ struct cache_place {
 static cache_place place_of(const struct kv_cache *cache, int layer)
 {
 	const struct kv_layout *l = &cache->layout;
-	cache_place p = {NULL, l->kv_heads, l->block_tokens, l->head_dim};
-	p.data = (char *)cache->data + (size_t)layer * (size_t)l->blocks * 2 * (size_t)l->kv_heads * (size_t)l->block_tokens * (size_t)l->head_dim *
-	                                   dtype_bytes(l->dtype);
-	return p;
+	return {(char *)cache->data + (size_t)layer * gpu_kv_layer_bytes(l), l->kv_heads, l->block_tokens, l->head_dim};
 }
 
 /* Element 0 of key (which 0) or value (which 1) of `head` in `slot`. */

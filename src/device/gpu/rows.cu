@@ -185,21 +185,6 @@ template <typename S, typename T, int DEPTH> GPU_KERNEL(ROW_THREADS) tree_sum_ke
 	((T *)a.out)[row * a.out_stride + i] = gpu_narrow<T>(sum);
 }
 
-/* The program must leave exactly one value. Its deepest stack goes to *depth. */
-static enum status check_program(const struct tree_sum_args *args, int *depth, struct error *err)
-{
-	int now = 0;
-	bool sane = args->sources >= 1 && args->sources <= TREE_SUM_MAX_SOURCES;
-	*depth = 0;
-	for (int i = 0; sane && i < args->sources; i++) {
-		if (++now > *depth) *depth = now;
-		sane = now <= SUMTREE_MAX_DEPTH && args->merges[i] < now && args->source[i];
-		now -= args->merges[i];
-	}
-	if (sane && now == 1) return STATUS_OK;
-	return FAIL(err, BAD_INPUT, "tree_sum: %d sources with a program that leaves %d values; exactly one is wanted", args->sources, now);
-}
-
 template <typename S, typename T> static enum status tree_sum_launch(struct stream *stream, const struct tree_sum_args *a, int depth, struct error *err)
 {
 	struct tree_params p = {{}, {}, a->sources, a->row_begin, a->out.cols, a->residual.data, a->residual.row_stride, a->out.row_stride, a->bias, a->out.data};
@@ -220,7 +205,7 @@ enum status gpu_tree_sum(struct stream *stream, const struct tree_sum_args *args
 {
 	int depth;
 	TRY(gpu_expect(&args->out, TENSOR_REPLICATED, args->out.rows, args->out.cols, "tree_sum out", err));
-	TRY(check_program(args, &depth, err));
+	TRY(ops_check_program(args, &depth, err));
 	if (args->residual.data) {
 		TRY(gpu_expect(&args->residual, TENSOR_REPLICATED, args->out.rows, args->out.cols, "tree_sum residual", err));
 		if (args->residual.dtype != args->out.dtype)

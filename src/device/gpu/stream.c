@@ -215,29 +215,19 @@ struct gpu_event_object {
 	gpu_event event;
 };
 
-static enum status create_event(struct device *device, bool timed, struct event **out, struct error *err)
+enum status gpu_event_object_create(struct device *device, struct event **out, struct error *err)
 {
 	*out = NULL;
 	struct gpu_event_object *object = mem_zalloc(1, sizeof *object, "gpu event", err);
 	if (!object) return STATUS_NO_MEMORY;
 	object->base.vt = device->vt;
-	enum status st = gpu_check(timed ? gpu_event_create_timing(&object->event) : gpu_event_create(&object->event), "event", err);
+	enum status st = gpu_check(gpu_event_create_timing(&object->event), "event", err);
 	if (st != STATUS_OK) {
 		free(object);
 		return st;
 	}
 	*out = &object->base;
 	return STATUS_OK;
-}
-
-enum status gpu_event_object_create(struct device *device, struct event **out, struct error *err)
-{
-	return create_event(device, false, out, err);
-}
-
-enum status gpu_event_object_create_timed(struct device *device, struct event **out, struct error *err)
-{
-	return create_event(device, true, out, err);
 }
 
 enum status gpu_event_object_elapsed_ms(const struct event *from, const struct event *to, float *ms, struct error *err)
@@ -256,9 +246,4 @@ void gpu_event_object_destroy(struct event *event)
 enum status gpu_event_object_record(struct event *event, struct stream *stream, struct error *err)
 {
 	return gpu_check(gpu_event_record(((struct gpu_event_object *)event)->event, gpu_context(stream)->stream), "event record", err);
-}
-
-enum status gpu_event_object_wait(struct event *event, struct stream *stream, struct error *err)
-{
-	return gpu_check(gpu_stream_wait_event(gpu_context(stream)->stream, ((struct gpu_event_object *)event)->event), "event wait", err);
 }

@@ -1,4 +1,5 @@
-/* ways.h: a variant of a linear (device/variant.h) as the dispatch sees it: which family of kernels, cut how; and what a stream prefers.
+/* ways.h: a variant of a linear (device/variant.h) as the dispatch sees it: which family of kernels, cut how; and what a stream prefers. A "variant" is two names,
+ * a "way" what they have been parsed into.
  *
  * Names. Kernel: "default", "gemv_strided", "gemv_wave", "gemv_llmm1", "skinny", "wide", "gemv_decode", "tile", and the vendor's library. Mode: how the family
  * cuts the work. Of a fused use, a kernel that computes all of it is told from the same kernel between a norm and an ending of their own: ", norm inside"

@@ -9,7 +9,6 @@
 #include <sched.h>
 
 #include "base/clock.h"
-#include "base/mem.h"
 #include "device/gpu/random.h"
 
 #define STAGE_DEADLINE_MS 30000

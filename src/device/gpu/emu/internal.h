@@ -80,7 +80,6 @@ struct emu_wave {
 	unsigned turn;      /* which half of `given` the meeting that is going on uses */
 	uint32_t last_sync; /* stamp */
 	uint64_t given[2][64];
-	int argument[64];
 };
 
 /* Two bytes of shared memory: who used them last, and when. A stamp below the block's `born` is from an earlier block. */

@@ -1,5 +1,6 @@
 /* gemm_hip.h: hipBLASLt under neutral names, for library.c alone. Its interface is stable, but distributions ship the runtime without its headers:
- * what library.c needs of hipblaslt.h stands here. Compiled, never run by us. */
+ * what library.c needs of hipblaslt.h stands here. Compiled, never run by us. The emulated device, which has no matrix library, takes the same names with
+ * nothing to load. */
 #ifndef TANDEM_DEVICE_GPU_VENDOR_GEMM_HIP_H
 #define TANDEM_DEVICE_GPU_VENDOR_GEMM_HIP_H
 
@@ -7,8 +8,21 @@
 #include <stdint.h>
 #include <string.h>
 
+#ifdef GPU_EMU
+#define GEMM_LIBRARY_NAMES NULL
+#define GEMM_SYMBOL(name) "none" name
+#define GEMM_VARIANT "none"
+/* As in gemm_cuda.h. */
+#define GEMM_WHOLE_SUM_ROWS 128
+#define GEMM_WHOLE_SUM_OUTPUTS 2048
+#else
 #define GEMM_LIBRARY_NAMES "libhipblaslt.so.1", "libhipblaslt.so.0"
 #define GEMM_SYMBOL(name) "hipblasLt" name
+#define GEMM_VARIANT "hipblasLt"
+/* As in gemm_cuda.h; not measured, so never. */
+#define GEMM_WHOLE_SUM_ROWS 0
+#define GEMM_WHOLE_SUM_OUTPUTS 0
+#endif
 
 typedef int gemm_status;
 typedef void *gemm_handle;
@@ -48,13 +62,9 @@ typedef struct {
 #define GEMM_LAYOUT_LD 6
 #define GEMM_PREFERENCE_WORKSPACE 1
 #define GEMM_PREFERENCE_LIST(X)
-/* As in gemm_cuda.h; not measured, so never. */
-#define GEMM_WHOLE_SUM_ROWS 0
-#define GEMM_WHOLE_SUM_OUTPUTS 0
 #define GEMM_ALIGNMENT_LIST(X)
 
 /* What tells one algorithm from another: hipBLASLt numbers them, and the number lies in front. */
-#define GEMM_VARIANT "hipblasLt"
 #define GEMM_ALGO_LIST(X) X(0, int32_t, "index")
 #define GEMM_ALGO_SPLIT (-1) /* no attribute that cuts K */
 #define GEMM_SPLIT_REDUCTION 0
