@@ -1,7 +1,7 @@
 /* weights.c: weights as the kernels read them: rows [n][k], dense, in the checkpoint's type.
  *
- * The loader's rows may lie in a mapped file, unpinned and at any stride. They go through small pinned buffers in turns: the processor
- * packs one while the device fetches the other, and the source may be unmapped when put returns.
+ * The loader's rows lie in memory that is not pinned, at any stride. They go through small pinned buffers in turns: the processor packs one
+ * while the device fetches the other, and the source's memory may be used again when put returns.
  */
 #include "device/gpu/device.h"
 
