@@ -19,13 +19,17 @@
 static const int world_sizes[] = {1, 2, 3, 4, 6, 8};
 #define WORLDS ((int)(sizeof world_sizes / sizeof *world_sizes))
 
-static struct group *make(int world_size, uint64_t timeout_ms, struct fault_plan *fault)
+static struct group *make_of(const struct group_options *options)
 {
 	struct group *group;
 	struct error err = {0};
-	struct group_options options = {.world_size = world_size, .timeout_ms = timeout_ms, .fault = fault};
-	if (group_create(&group, &options, &err) != STATUS_OK) fail_msg("group_create: %s", err.text);
+	if (group_create(&group, options, &err) != STATUS_OK) fail_msg("group_create: %s", err.text);
 	return group;
+}
+
+static struct group *make(int world_size, uint64_t timeout_ms)
+{
+	return make_of(&(struct group_options){.world_size = world_size, .timeout_ms = timeout_ms});
 }
 
 static void assert_holds(const char *text, const char *part)
@@ -47,7 +51,7 @@ static void test_create_refuses(void **state)
 	}
 	struct group *group = NULL;
 	group_destroy(&group);
-	group = make(64, 1, NULL);
+	group = make(64, 1);
 	assert_int_equal(group_world_size(group), 64);
 	group_destroy(&group);
 	group_destroy(&group);
@@ -88,7 +92,7 @@ static void test_many_generations(void **state)
 		struct rank_run runs[RANKS_MAX];
 		assert_non_null(cells);
 		memset(cells, 0, sizeof *cells);
-		cells->group = make(P, LONG_MS, NULL);
+		cells->group = make(P, LONG_MS);
 		cells->generations = P <= 2 ? 200000 : 5000;
 		uint64_t start = clock_ns();
 		ranks_run(P, body_cells, cells, runs);
@@ -131,7 +135,7 @@ static void test_mismatch_fails_all(void **state)
 	for (int i = 1; i < WORLDS; i++) {
 		const int P = world_sizes[i];
 		for (int trial = 0; trial < 5 * P; trial++) {
-			struct mismatch m = {.group = make(P, LONG_MS, NULL), .outlier = trial / 5, .ours = ours, .theirs = theirs[trial % 5]};
+			struct mismatch m = {.group = make(P, LONG_MS), .outlier = trial / 5, .ours = ours, .theirs = theirs[trial % 5]};
 			struct rank_run runs[RANKS_MAX];
 			ranks_run(P, body_mismatch, &m, runs);
 			ranks_assert_content(runs, P);
@@ -203,7 +207,7 @@ static void test_abort_wakes_all(void **state)
 	(void)state;
 	for (int i = 1; i < WORLDS; i++) {
 		const int P = world_sizes[i];
-		struct waiters w = {.group = make(P, LONG_MS, NULL)};
+		struct waiters w = {.group = make(P, LONG_MS)};
 		struct rank_run runs[RANKS_MAX];
 		assert_false(group_aborted(w.group));
 		assert_int_equal(group_error(w.group, NULL), STATUS_OK);
@@ -222,7 +226,7 @@ static void test_abort_wakes_all(void **state)
 static void test_first_error_wins(void **state)
 {
 	(void)state;
-	struct group *group = make(2, LONG_MS, NULL);
+	struct group *group = make(2, LONG_MS);
 	struct error first = {0}, second = {0}, seen = {0}, held = {0};
 	(void)FAIL(&first, RANK_LOST, "rank 1: gone");
 	(void)FAIL(&second, IO, "later");
@@ -237,7 +241,7 @@ static void test_first_error_wins(void **state)
 	assert_string_equal(held.text, "mine");
 	group_destroy(&group);
 
-	group = make(2, LONG_MS, NULL);
+	group = make(2, LONG_MS);
 	group_abort(group, -1, NULL);
 	assert_int_equal(group_error(group, NULL), STATUS_ABORTED);
 	group_destroy(&group);
@@ -257,7 +261,7 @@ static void test_abort_race(void **state)
 {
 	(void)state;
 	for (int i = 0; i < 200; i++) {
-		struct group *group = make(8, LONG_MS, NULL);
+		struct group *group = make(8, LONG_MS);
 		struct rank_run runs[8];
 		ranks_run(8, body_race, group, runs);
 		ranks_assert_content(runs, 8);
@@ -286,7 +290,7 @@ static void test_abort_under_load(void **state)
 {
 	(void)state;
 	for (int i = 0; i < 20; i++) {
-		struct group *group = make(4, LONG_MS, NULL);
+		struct group *group = make(4, LONG_MS);
 		struct rank_run runs[4];
 		ranks_run(4, body_storm, group, runs);
 		for (int r = 0; r < 4; r++) assert_string_equal(runs[r].err.text, "rank 0: stop");
@@ -315,11 +319,9 @@ static void body_absent(struct rank_run *run)
 static void test_deadline_names_the_missing(void **state)
 {
 	(void)state;
-	struct absent absent = {.set = 0xea}; /* 1, 3, 5-7 */
 	const struct group_options options = {.world_size = 8, .timeout_ms = 3000, .first_timeout_ms = LONG_MS}; /* a thread's start may take long */
+	struct absent absent = {.group = make_of(&options), .set = 0xea}; /* 1, 3, 5-7 */
 	struct rank_run runs[8];
-	struct error err = {0};
-	assert_int_equal(group_create(&absent.group, &options, &err), STATUS_OK);
 	uint64_t start = clock_ns();
 	ranks_run(8, body_absent, &absent, runs);
 	ranks_assert_content(runs, 8);
@@ -332,6 +334,7 @@ static void test_deadline_names_the_missing(void **state)
 	}
 	/* Who comes late finds the group dead. */
 	struct collective_desc desc = {.sequence = 5};
+	struct error err = {0};
 	assert_int_equal(group_meet(absent.group, 1, &desc, &err), STATUS_TIMEOUT);
 	assert_string_equal(err.text, runs[0].err.text);
 	group_destroy(&absent.group);
@@ -340,7 +343,7 @@ static void test_deadline_names_the_missing(void **state)
 static void test_deadline_never_seen(void **state)
 {
 	(void)state;
-	struct group *group = make(2, 20, NULL);
+	struct group *group = make(2, 20);
 	struct collective_desc desc = {.sequence = 0, .op = COLLECTIVE_SETUP, .count = 8};
 	struct error err = {0};
 	assert_int_equal(group_meet(group, 1, &desc, &err), STATUS_TIMEOUT);
@@ -358,7 +361,7 @@ static uint64_t thread_cpu_ns(void)
 static void test_waiting_burns_no_cpu(void **state)
 {
 	(void)state;
-	struct group *group = make(2, 300, NULL);
+	struct group *group = make(2, 300);
 	struct collective_desc desc = {0};
 	struct error err = {0};
 	uint64_t before = thread_cpu_ns(), start = clock_ns();
@@ -377,11 +380,12 @@ struct faulty {
 	struct rank_run runs[4];
 };
 
+/* Faults come behind the first meeting, to which the ranks' threads may be late. */
 static void faulty_make(struct faulty *f, const char *text, uint64_t timeout_ms, int P)
 {
 	struct error err = {0};
 	if (fault_parse(&f->plan, text, &err) != STATUS_OK) fail_msg("%s", err.text);
-	f->group = make(P, timeout_ms, &f->plan);
+	f->group = make_of(&(struct group_options){.world_size = P, .timeout_ms = timeout_ms, .first_timeout_ms = LONG_MS, .fault = &f->plan});
 }
 
 static void body_faulty(struct rank_run *run)
@@ -481,7 +485,7 @@ static void test_exchange(void **state)
 {
 	(void)state;
 	for (int i = 0; i < WORLDS; i++) {
-		struct group *group = make(world_sizes[i], LONG_MS, NULL);
+		struct group *group = make(world_sizes[i], LONG_MS);
 		struct rank_run runs[RANKS_MAX];
 		ranks_run(world_sizes[i], body_exchange, group, runs);
 		ranks_assert_content(runs, world_sizes[i]);
@@ -494,7 +498,7 @@ static void test_exchange(void **state)
 static void test_watch(void **state)
 {
 	(void)state;
-	struct group *group = make(2, LONG_MS, NULL);
+	struct group *group = make(2, LONG_MS);
 	struct error why = {0}, err = {0};
 	_Atomic uint32_t words[GROUP_MAX_WATCHES + 1] = {0}, late = 0;
 	for (int i = 0; i < GROUP_MAX_WATCHES; i++) assert_int_equal(group_watch(group, &words[i], &err), STATUS_OK);
