@@ -104,13 +104,19 @@ static enum status differs(const char *what, const char *made, const char *here,
 	return FAIL(err, UNSUPPORTED, "whitelist: it was measured with %s '%.150s', this is '%.150s'; run tandem prescreen here, or leave --whitelist out", what, made, here);
 }
 
+/* What decides which shapes a rank has. */
+static enum status check_origin(const struct whitelist *w, const struct device_ops *ops, struct error *err)
+{
+	if (strcmp(w->program, TANDEM_VERSION)) return differs("version", w->program, TANDEM_VERSION, err);
+	return strcmp(w->device, ops->name) ? differs("device", w->device, ops->name, err) : STATUS_OK;
+}
+
 enum status whitelist_check_device(const struct whitelist *w, const struct device *device, struct error *err)
 {
 	char versions[WHITELIST_TEXT_BYTES] = "";
 	const char *flavour = device->vt->flavour(device);
 	if (device->vt->versions) device->vt->versions(device, versions, sizeof versions);
-	if (strcmp(w->program, TANDEM_VERSION)) return differs("version", w->program, TANDEM_VERSION, err);
-	if (strcmp(w->device, device->vt->name)) return differs("device", w->device, device->vt->name, err);
+	TRY(check_origin(w, device->vt, err));
 	if (strcmp(w->flavour, flavour)) return differs("device", w->flavour, flavour, err);
 	if (strcmp(w->versions, versions)) return differs("device, library or driver", w->versions, versions, err);
 	if (device->vt->linear_prefer && device->vt->linear_ran) return STATUS_OK;
@@ -131,6 +137,7 @@ enum status whitelist_check_model(const struct whitelist *w, const struct model_
 {
 	struct plan_degree plan;
 	bool measured = false;
+	TRY(check_origin(w, ops, err));
 	if (strcmp(w->model_type, config->model_type)) return differs("model type", w->model_type, config->model_type, err);
 	if (w->dtype != config->dtype) return differs("weights of type", dtype_name(w->dtype), dtype_name(config->dtype), err);
 	plan_degree(&plan, config, world_size, &(struct plan_options){.vocab_granule = ops->linear_granule});

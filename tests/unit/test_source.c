@@ -399,6 +399,7 @@ static void test_index(void **state)
 	assert_int_equal(source_find(source, "a", 1, 1, 1, &t, &err), STATUS_OK);
 	assert_int_equal(source_read(source, &t, 0, 1, 0, 1, &scratch, &data, &stride, &err), STATUS_OK);
 	assert_int_equal(*(const unsigned char *)data, 0); /* the one of one.safetensors, not its namesake in two */
+	source_scratch_fini(&scratch);
 	source_close(&source);
 	snprintf(path, sizeof path, "%s/model.safetensors.index.json", folder);
 	assert_int_equal(source_open_checkpoint(&source, path, NULL, NULL), STATUS_OK);
@@ -542,6 +543,7 @@ static void test_parts_equal_the_global_tensor(void **state)
 			read_before = source_bytes_read(source);
 		}
 	}
+	source_scratch_fini(&scratch);
 	source_close(&source);
 	files_remove(folder);
 }

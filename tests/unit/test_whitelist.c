@@ -252,6 +252,12 @@ static void test_another_device_or_model(void **state)
 	}
 	assert_non_null(strstr(err.text, "lm_head [80 x 64]', this is 'lm_head [96 x 64]"));
 	err = (struct error){0};
+	/* Of a table that was measured on another device, whose ranks have other heads, the device is told. */
+	strcpy(w.device, "cuda");
+	assert_int_equal(whitelist_check_model(&w, &config, device_find("cpu"), 2, &err), STATUS_UNSUPPORTED);
+	assert_non_null(strstr(err.text, "device 'cuda', this is 'cpu'"));
+	strcpy(w.device, "cpu");
+	err = (struct error){0};
 	strcpy(config.model_type, "mistral");
 	assert_int_equal(whitelist_check_model(&w, &config, device_find("cpu"), 2, &err), STATUS_UNSUPPORTED);
 	assert_non_null(strstr(err.text, "model type 'llama', this is 'mistral'"));
