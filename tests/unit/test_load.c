@@ -47,7 +47,8 @@ static const struct script {
 #define REQUESTS 600
 
 struct server {
-	int fd, connections;
+	int fd;
+	_Atomic int connections;
 	struct peer peer;
 };
 
